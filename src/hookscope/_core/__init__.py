@@ -1,0 +1,1 @@
+"""The nouns: sites, kinds, selections, stats, frames, findings, errors. Imports neither torch nor any higher floor."""
