@@ -1,0 +1,26 @@
+"""What every test and every docstring example runs under."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# Before torch is imported: the tests share the cores among their processes.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# A shared machine makes any deadline a coin toss; a test that is too slow shows in --durations.
+settings.register_profile("hookscope", deadline=None)
+settings.load_profile("hookscope")
+
+
+@pytest.fixture(autouse=True)
+def _doctest_in_its_own_directory(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An example that writes `runs/base` writes it where nobody looks for it."""
+    if isinstance(request.node, pytest.DoctestItem):
+        monkeypatch.chdir(tmp_path)

@@ -1,0 +1,15 @@
+"""The run: written to disk or memory, read back as numbers per step. Imports no torch; README.md says what it promises."""
+
+from __future__ import annotations
+
+from ._columns import Rows
+from ._memory import MemoryWriter
+from ._meta import Meta
+from ._run import Run
+from ._series import Matrix, Series
+from ._sink import Sink
+from ._sites import Sites
+from ._summary import Summary
+from ._writer import RunWriter
+
+__all__ = ["Matrix", "MemoryWriter", "Meta", "Rows", "Run", "RunWriter", "Series", "Sink", "Sites", "Summary"]

@@ -1,0 +1,35 @@
+"""A file that is there whole or not at all, and bytes that are written all or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Write a file so that a reader, at any moment and after any death of this process, sees the old content or the new."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_bytes(data)
+        temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+
+
+def append_whole(file: int, data: bytes, at: int) -> None:
+    """Append to an open file that is `at` bytes long; on an error it is cut back to that length before the error is raised.
+
+    A full disk takes the first part of a write and refuses the rest; without the cut, whatever is appended later would
+    stand behind half a record and be lost to readers.
+    """
+    rest = memoryview(data)
+    try:
+        while rest:
+            rest = rest[os.write(file, rest) :]
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.ftruncate(file, at)
+        raise

@@ -1,0 +1,122 @@
+"""Rows become numbers: one per step and site, merged exactly over micro-batches, calls and ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .._core._quantity import quantity as derive
+from .._core._site import PARAM_KINDS, Site
+from .._core._stats import Rows as StatRows
+from .._core._stats import merge_groups
+from ._columns import Mask, Rows
+
+Steps = NDArray[np.int64]
+Values = NDArray[np.float64]
+
+
+class Series(NamedTuple):
+    """One number a step. `steps` holds only steps at which the site was recorded.
+
+    >>> Series(np.array([0, 2]), np.array([1.0, 0.5])).values.tolist()
+    [1.0, 0.5]
+    """
+
+    steps: Steps
+    values: Values
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """One number a step and site: `values[i, j]` is that of `sites[j]` at `steps[i]`, NaN where it was not recorded.
+
+    >>> Matrix(np.array([0]), (Site(0, "loss", "loss"),), np.array([[0.5]])).values.shape
+    (1, 1)
+    """
+
+    steps: Steps
+    sites: tuple[Site, ...]
+    values: Values
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """Merged stats; row i belongs to the step `steps[step[i]]` and the site `sites[site[i]]`, each pair at most once."""
+
+    step: NDArray[np.intp]
+    site: NDArray[np.intp]
+    stats: StatRows
+
+
+def merge_cells(rows: Rows, sites: Sequence[Site], steps: Steps) -> Cells:
+    """The stats of these sites (each given once), one row a step and site. `steps` is sorted and holds every step of the rows."""
+    column = _columns(rows.site, sites)
+    wanted = np.flatnonzero((column >= 0) & ~_replicas(rows, sites, column))
+    cell = np.searchsorted(steps, rows.step[wanted]) * len(sites) + column[wanted]
+    order = np.argsort(cell, kind="stable")
+    cell = cell[order]
+    starts = np.flatnonzero(np.diff(cell, prepend=-1))
+    step, site = np.divmod(cell[starts], max(len(sites), 1))
+    return Cells(step, site, merge_groups(rows.stats[wanted[order]], starts))
+
+
+def cell_values(cells: Cells, sites: Sequence[Site], name: str) -> Values:
+    """The quantity of every cell; totals of a site that reads but a sample are extrapolated to all its elements."""
+    values = derive(name, cells.stats)
+    scale = np.array([_scale(site) for site in sites])
+    for factor in set(scale[scale != 1.0].tolist()):
+        which = scale[cells.site] == factor
+        values[which] = derive(name, cells.stats[which], scale=factor)
+    return values
+
+
+def matrix_values(rows: Rows, sites: Sequence[Site], steps: Steps, name: str) -> Values:
+    """The quantity as [steps, sites]; a site may be asked for twice."""
+    ids = np.array([site.id for site in sites], np.int64)
+    _, first, back = np.unique(ids, return_index=True, return_inverse=True)
+    distinct = [sites[i] for i in first]
+    cells = merge_cells(rows, distinct, steps)
+    values = np.full((len(steps), len(distinct)), np.nan)
+    values[cells.step, cells.site] = cell_values(cells, distinct, name)
+    return values[:, back]
+
+
+def ratio(update: Values, parameter: Values) -> Values:
+    """rms of the update over rms of the parameter; a parameter of zeros gives inf, or NaN if it was not changed either."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return update / parameter
+
+
+def _columns(ids: NDArray[np.int32], sites: Sequence[Site]) -> NDArray[np.intp]:
+    """For every row the position of its site among `sites`, or -1."""
+    size = max([int(ids.max(initial=-1)), *(site.id for site in sites)], default=-1) + 1
+    position = np.full(size, -1, np.intp)
+    position[[site.id for site in sites]] = np.arange(len(sites))
+    return position[ids]
+
+
+def _replicas(rows: Rows, sites: Sequence[Site], column: NDArray[np.intp]) -> Mask:
+    """Rows of other ranks that repeat what rank 0 says: whole parameters, which data-parallel ranks hold in common.
+
+    Merged, they would count every element once a rank. A shard of a parameter is smaller than the parameter and does merge.
+    """
+    if not rows.rank.any():
+        return np.zeros(len(rows), bool)
+    whole = np.array([_elements(site) if site.kind in PARAM_KINDS and not site.label else -1 for site in sites] + [-1])
+    replica: Mask = (rows.rank > 0) & (rows.stats[:, 0] == whole[column])
+    return replica
+
+
+def _elements(site: Site) -> int:
+    known = site.sampled if site.sampled is not None else site.numel
+    return -1 if known is None else known
+
+
+def _scale(site: Site) -> float:
+    if site.sampled and site.numel and site.sampled < site.numel:
+        return site.numel / site.sampled
+    return 1.0

@@ -1,0 +1,115 @@
+"""Where a Run reads from: a directory that may still be growing, or memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from .._core._errors import RunUnreadableError
+from .._core._site import Site
+from ._columns import Rows, rows_of
+from ._journal import JournalTail
+from ._layout import Layout
+from ._meta import Meta, meta_from_json
+from ._segment import segment_paths
+from ._sink import Event
+from ._sitetable import read_sites
+from ._tail import SegmentTail
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All that was recorded up to one moment. `unread` counts bytes that form no whole batch: torn, or still being written."""
+
+    meta: Meta
+    sites: tuple[Site, ...]
+    events: tuple[Event, ...]
+    parts: tuple[Rows, ...]
+    unread: int = 0
+
+
+class Source(Protocol):
+    """What a Run needs to know of the place that it reads."""
+
+    @property
+    def path(self) -> Path | None:
+        """The directory, if it is one."""
+
+    def poll(self) -> Snapshot:
+        """The run as it stands now."""
+
+    def size(self) -> int:
+        """Bytes held."""
+
+
+class DirectorySource:
+    """A run's directory, read on from where the last look ended."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._layout = Layout(path)
+        self._created: str | None = None
+        self._forget()
+
+    def poll(self) -> Snapshot:
+        """Read what is new.
+
+        The order matters while a run is being written: run.json before the frames, so that a run seen as closed is seen whole; the sites
+        after the frames, so that no frame speaks of a site not yet seen.
+        """
+        meta = self._meta()
+        if meta.created != self._created:  # not the run that was read before: it was overwritten
+            self._forget()
+            self._created = meta.created
+        unread = sum(self._read_rank(rank) for rank in self._layout.ranks())
+        sites = read_sites(self._layout.sites)
+        self._read_events()
+        return Snapshot(meta, sites, tuple(self._events), tuple(self._parts), unread)
+
+    def size(self) -> int:
+        """Bytes of all files of the run, incidents included."""
+        return sum(p.stat().st_size for p in self.path.rglob("*") if p.is_file())
+
+    def _forget(self) -> None:
+        self._tails: dict[Path, SegmentTail] = {}
+        self._journals: dict[int, JournalTail] = {}
+        self._parts: list[Rows] = []
+        self._events: list[Event] = []
+
+    def _meta(self) -> Meta:
+        try:
+            return meta_from_json(self._layout.meta.read_text(encoding="utf-8"), str(self.path))
+        except (OSError, UnicodeDecodeError) as problem:
+            if isinstance(problem, RunUnreadableError):
+                raise
+            raise RunUnreadableError(_no_run(self.path, problem)) from None
+
+    def _read_rank(self, rank: int) -> int:
+        unread = 0
+        batches = []
+        for path in segment_paths(self._layout.frames(rank)):
+            tail = self._tails.setdefault(path, SegmentTail(path))
+            batches += tail.read()
+            unread += tail.unread
+        if batches:
+            self._parts.append(rows_of(batches, rank))
+        return unread
+
+    def _read_events(self) -> None:
+        for rank in self._layout.journal_ranks():
+            tail = self._journals.setdefault(rank, JournalTail(self._layout.journal(rank)))
+            self._events += [{**event, "rank": rank} if rank else event for event in tail.read()]
+
+
+def _no_run(path: Path, problem: Exception) -> str:
+    """Why there is no run at that place, and where there is one."""
+    if not path.exists():
+        return f"no run at {path}: there is no such directory"
+    if not path.is_dir():
+        return f"no run at {path}: it is a file; give the directory that hookscope.watch(..., to=...) wrote"
+    if (path / "run.json").exists():
+        return f"cannot read the run at {path}: run.json: {getattr(problem, 'strerror', None) or problem}"
+    inside = sorted(p.parent.name for p in path.glob("*/run.json"))[:3]
+    hint = f": did you mean {' or '.join(repr(str(path / name)) for name in inside)}?" if inside else ""
+    return f"no run at {path}: the directory holds no run.json{hint}"

@@ -1,0 +1,22 @@
+"""Show a run and its findings: one view model, many outputs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ._build import build
+from ._json import diagnosis_json
+from ._view import Facts, FindingView, ModuleView, View
+
+if TYPE_CHECKING:
+    from ._terminal import Picture, text
+
+__all__ = ["Facts", "FindingView", "ModuleView", "Picture", "View", "build", "diagnosis_json", "text"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("Picture", "text"):  # rich is loaded by those who draw with it, not by `diagnose --json`
+        from . import _terminal
+
+        return getattr(_terminal, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

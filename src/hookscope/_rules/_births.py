@@ -1,0 +1,78 @@
+"""The steps in which non-finite values may have been born: those whose parameters were still clean, and the first whose were not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .._core._site import Kind, Site
+from .._record import Run
+from ._step import Row, StepRows, read_steps, sites_of
+
+FLOWING: tuple[Kind, ...] = ("output", "input")
+HELD: tuple[Kind, ...] = ("output_grad", "param_grad", "loss", "update", "param")
+MOST_STEPS = 200  # a run that is sick for longer says nothing new
+
+
+@dataclass(frozen=True, slots=True)
+class Birth:
+    """A step to look at. `harmless` names the sites whose non-finite values earlier steps survived unharmed."""
+
+    rows: StepRows
+    harmless: frozenset[str]
+
+    @property
+    def step(self) -> int:
+        """The number of the step."""
+        return self.rows.step
+
+    @property
+    def weights_bad(self) -> bool:
+        """Whether a parameter was non-finite before the forward used it."""
+        return any(r.nonfinite for r in self.rows.of("param"))
+
+    def bad(self, kind: Kind, micro: int | None = None) -> list[Row]:
+        """The rows of a kind that are non-finite, neither as a mask is nor where it did no harm before."""
+        return [r for r in self.rows.of(kind, micro) if r.bad and r.site.name not in self.harmless]
+
+    def bad_batch(self, micro: int) -> list[Row]:
+        """The inputs of the model itself that are non-finite."""
+        return [r for r in self.bad("input", micro) if r.site.path == ""]
+
+
+def births(run: Run) -> Iterator[Birth]:
+    """The steps with a non-finite value that could be new, in order; consequences of parameters already non-finite are passed over."""
+    steps, suspect, ill = _suspects(run)
+    fresh = suspect & ~(ill & np.concatenate(([False], ill[:-1])))
+    harmless: frozenset[str] = frozenset()
+    for rows in read_steps(run, steps[fresh][:MOST_STEPS].tolist()):
+        yield Birth(rows, harmless)
+        if not rows.harmed:
+            harmless |= {r.site.name for kind in FLOWING for r in rows.of(kind) if r.bad}
+
+
+def _suspects(run: Run) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.bool_]]:
+    """Steps; whether each holds a non-finite value that is no mask; whether its parameters are non-finite."""
+    flowing, held = sites_of(run, *FLOWING), [s for s in run.sites if s.kind in HELD]
+    weights = sites_of(run, "param")
+    steps = np.asarray(run.steps, dtype=np.int64)
+    suspect = _any(run, flowing, steps, "nan") | _any(run, held, steps, "nonfinite") | _unbounded(run, flowing, steps)
+    return steps, suspect, _any(run, weights, steps, "nonfinite")
+
+
+def _any(run: Run, sites: list[Site], steps: NDArray[np.int64], quantity: str) -> NDArray[np.bool_]:
+    if not sites:
+        return np.zeros(len(steps), dtype=bool)
+    table = run.matrix(sites, quantity)
+    return np.isin(steps, np.asarray(table.steps)[(np.nan_to_num(table.values) > 0).any(axis=1)])
+
+
+def _unbounded(run: Run, sites: list[Site], steps: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Where the largest value is infinite: +inf, or -inf in every place, either of which no mask has."""
+    if not sites:
+        return np.zeros(len(steps), dtype=bool)
+    table = run.matrix(sites, "max")
+    return np.isin(steps, np.asarray(table.steps)[np.isinf(table.values).any(axis=1)])

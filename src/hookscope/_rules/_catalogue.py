@@ -1,0 +1,41 @@
+"""The rules there are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from .._core._finding import Finding
+from ._act_explode_depth import act_explode_depth
+from ._act_shrink_depth import act_shrink_depth
+from ._exploding_grad import exploding_grad
+from ._exploding_grad_depth import exploding_grad_depth
+from ._grad_runaway import grad_runaway
+from ._lr_too_high import lr_too_high
+from ._nonfinite_backward import nonfinite_backward
+from ._nonfinite_forward import nonfinite_forward
+from ._nonfinite_input import nonfinite_input
+from ._nonfinite_loss import nonfinite_loss
+from ._nonfinite_weight import nonfinite_weight
+from ._vanishing_grad import vanishing_grad
+
+Rule = Callable[..., Iterator[Finding]]  # rule(run, *, threshold=...)
+
+RULES: tuple[Rule, ...] = (
+    nonfinite_input,
+    nonfinite_forward,
+    nonfinite_loss,
+    nonfinite_backward,
+    nonfinite_weight,
+    act_explode_depth,
+    act_shrink_depth,
+    vanishing_grad,
+    exploding_grad_depth,
+    lr_too_high,
+    grad_runaway,
+    exploding_grad,
+)
+
+
+def rule_id(rule: Rule) -> str:
+    """`nonfinite-forward` for the function `nonfinite_forward`."""
+    return rule.__name__.strip("_").replace("_", "-")

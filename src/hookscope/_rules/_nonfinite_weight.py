@@ -1,0 +1,107 @@
+"""A parameter became NaN or Inf, or was so from the start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .._core._finding import Finding
+from .._record import Run
+from ._births import Birth, births
+from ._step import Row, StepRows, read_steps
+
+
+def nonfinite_weight(run: Run) -> Iterator[Finding]:
+    """A parameter is NaN or Inf before the forward used it, or became so by an update from clean gradients.
+
+    Fires on any non-finite value of a parameter (source: rule R05 of the survey behind these rules). In the first recorded step it was
+    never initialised or was loaded broken; later the optimizer, or code around it, made it from finite gradients. Where the gradients of
+    the step before were already non-finite the finding says so, and the diagnosis shows it as a consequence.
+
+    Ignores everything after the first step of a non-finite stretch, and updates in steps that a gradient scaler skipped.
+
+    Causes: torch.empty without initialisation, a broken checkpoint, an eps that is 0 in float16, an infinite learning rate.
+    Do: initialise the parameter; check the checkpoint; raise eps or keep the optimizer's state in float32.
+    """
+    first = min((int(step) for step in run.steps), default=0)
+    known: set[str] = set()
+    for birth in births(run):
+        bad = [r for r in birth.rows.of("param") if r.nonfinite and r.site.name not in known]
+        known |= {r.site.name for r in bad}
+        if bad:
+            yield from _held(run, birth, bad, birth.step == first)
+        elif not birth.weights_bad and not birth.rows.skipped:
+            updates = [r for r in birth.rows.of("update") if r.nonfinite]
+            if updates and not any(r.nonfinite for r in birth.rows.parameter_gradients()):
+                known |= {r.site.name.replace(":update", ":param") for r in updates}
+                yield _optimizer(birth.step, updates[0], len(updates))
+
+
+def _held(run: Run, birth: Birth, bad: list[Row], at_start: bool) -> Iterator[Finding]:
+    if at_start:
+        yield _initial(birth.step, bad[0], len(bad))
+        return
+    before = max((int(step) for step in run.steps if step < birth.step), default=birth.step)
+    previous = next(read_steps(run, [before]))
+    yield _optimizer(before, bad[0], len(bad)) if not _spoiled(previous) else _consequence(before, birth.step, bad[0], len(bad))
+
+
+def _spoiled(previous: StepRows) -> bool:
+    return any(r.nonfinite for kind in ("output_grad", "param_grad", "loss") for r in previous.rows if r.site.kind == kind)
+
+
+def _others(count: int) -> str:
+    return f" ({count - 1} other parameters too)" if count > 1 else ""
+
+
+def _initial(step: int, row: Row, count: int) -> Finding:
+    return Finding(
+        rule="nonfinite-weight",
+        severity="error",
+        message=f"parameter {row.site.full_path} has {row.what} before the first forward{_others(count)}: uninitialised or loaded broken",
+        first_step=step,
+        last_step=step,
+        phase="init",
+        site=row.site.name,
+        module=row.site.full_module,
+        causes=("a parameter made by torch.empty and never initialised", "a checkpoint that holds non-finite values"),
+        advice=(f"initialise {row.site.full_path} (torch.nn.init)", "check the checkpoint with torch.isfinite before loading it"),
+        evidence={"nan": row.stats.nan, "inf": row.stats.inf, "parameters": count},
+    )
+
+
+def _optimizer(step: int, row: Row, count: int) -> Finding:
+    return Finding(
+        rule="nonfinite-weight",
+        severity="error",
+        message=f"the update of {row.site.full_path} left {row.what} although its gradient was finite{_others(count)}",
+        first_step=step,
+        last_step=step,
+        where="optimizer",
+        phase="optimizer",
+        site=row.site.name,
+        module=row.site.full_module,
+        causes=(
+            "the optimizer's eps is 0 in this dtype (1e-8 in float16), so it divides 0 by 0",
+            "the learning rate is non-finite, or the update overflows the dtype",
+            "code beside the optimizer writes to the parameter",
+        ),
+        advice=("keep parameters and optimizer state in float32, or raise eps (1e-4 in float16)", "check the learning rate of this step"),
+        evidence={"nan": row.stats.nan, "inf": row.stats.inf, "parameters": count},
+    )
+
+
+def _consequence(before: int, step: int, row: Row, count: int) -> Finding:
+    return Finding(
+        rule="nonfinite-weight",
+        severity="error",
+        message=f"parameter {row.site.full_path} has {row.what}{_others(count)}, from the non-finite gradients of step {before}",
+        first_step=step,
+        last_step=step,
+        where="optimizer",
+        phase="optimizer",
+        site=row.site.name,
+        module=row.site.full_module,
+        causes=("a step was taken with non-finite gradients",),
+        advice=("go back to a checkpoint from before this step", "leave a step out when its gradient norm is not finite"),
+        evidence={"nan": row.stats.nan, "inf": row.stats.inf, "parameters": count, "follows": before},
+    )

@@ -1,0 +1,38 @@
+"""Which code reduces CPU tensors in this process: the native kernel where it was built, else torch operations."""
+
+from __future__ import annotations
+
+import os
+from types import ModuleType
+
+from hookscope._core._errors import UsageError
+
+SWITCH = "HOOKSCOPE_NATIVE"
+
+
+def _load() -> ModuleType | None:
+    wanted = os.environ.get(SWITCH, "1")
+    if wanted not in ("0", "1"):
+        raise UsageError(f"{SWITCH}={wanted!r}: choose 1 (the native kernel where it was built, the default) or 0 (torch operations only)")
+    if wanted == "0":
+        return None
+    try:
+        from . import _native
+    except ImportError:  # no compiler when the package was installed
+        return None
+    return _native
+
+
+KERNEL = _load()
+
+
+def backend() -> str:
+    """Say what reduces CPU tensors here: `native avx512`, `native avx2`, `native generic` or `torch`.
+
+    Chosen when hookscope's statistics are first imported; the environment variable `HOOKSCOPE_NATIVE=0` asks for `torch`.
+    Other devices always use torch operations.
+
+    >>> backend().split()[0] in ("native", "torch")
+    True
+    """
+    return f"native {KERNEL.level()}" if KERNEL else "torch"

@@ -1,0 +1,80 @@
+"""One tensor in, one row written: the native kernel where it can read the memory, torch operations elsewhere."""
+
+from __future__ import annotations
+
+import torch
+
+from ._backend import KERNEL
+from ._cells import Row
+from ._fallback import stats_in_chunks
+from ._plain import FLOATS, Plain, flat, is_dense, plain
+
+_CODES = {dtype: code for code, dtype in enumerate(FLOATS)} if KERNEL else {}
+_PLAIN_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
+
+
+def reduce_into(row: Row, tensor: torch.Tensor) -> bool:
+    """Overwrite the row with the stats of the tensor; True if it was written, False if there are no numbers to read.
+
+    Every element counts as it is stored, in float64 arithmetic: complex as its absolute value, quantized as what it stands for, sparse
+    with its implicit zeros (duplicates summed first), expanded as often as it is repeated, a distributed tensor as its local part.
+    False for meta, fake and functorch-wrapped tensors, uninitialised parameters, freed storage, tensor subclasses with a dispatch of
+    their own, and a tensor on another device than the row. Nothing is recorded by autograd, no random number is drawn, the tensor is not
+    changed, and on other devices the host does not wait (except that coalescing a sparse tensor does).
+
+    >>> from hookscope._stats import Cells
+    >>> cells = Cells("cpu")
+    >>> row = cells.row()
+    >>> reduce_into(row, torch.tensor([3.0, -4.0]))
+    True
+    >>> cells.read([row])[0].tolist()
+    [2.0, 0.0, 0.0, 0.0, -1.0, 25.0, -4.0, 3.0]
+    """
+    code = _CODES.get(tensor.dtype)
+    if code is not None and row.pointer and type(tensor) in _PLAIN_TYPES and tensor.is_cpu and _read_natively(row, tensor, code):
+        return True
+    found = plain(tensor)
+    if found is None or found.values.device != row.view.device:
+        return False
+    _write(row, found)
+    return True
+
+
+def _read_natively(row: Row, tensor: torch.Tensor, code: int) -> bool:
+    """The common case, at the cost of a few attribute reads: memory that is exactly the elements, in whatever order."""
+    try:
+        pointer = tensor.data_ptr()
+    except RuntimeError:  # sparse, or wrapped: no memory of its own
+        return False
+    if tensor.is_nested or tensor.is_neg() or not (tensor.is_contiguous() or is_dense(tensor)):
+        return False
+    n = tensor.numel()
+    if n and pointer == tensor.storage_offset() * tensor.element_size():  # freed
+        return False
+    _kernel(pointer, n, code, row.pointer, 1)
+    return True
+
+
+def _write(row: Row, found: Plain) -> None:
+    values, code = found.values, _CODES.get(found.values.dtype)
+    if values.is_cpu and row.pointer and code is not None:
+        run = flat(values)
+        _kernel(run.data_ptr(), run.numel(), code, row.pointer, found.repeats)
+    else:
+        cells = stats_in_chunks(flat(values), row.view.dtype)
+        cells[:6] *= found.repeats
+        row.view[0].copy_(cells)
+    if found.implicit_zeros:
+        _add_zeros(row.view[0], found.implicit_zeros)
+
+
+def _add_zeros(cells: torch.Tensor, n: int) -> None:
+    cells[0] += n
+    cells[3] += n
+    cells[6].clamp_(max=0.0)
+    cells[7].clamp_(min=0.0)
+
+
+def _kernel(pointer: int, n: int, code: int, out: int, repeats: int) -> None:
+    assert KERNEL is not None
+    KERNEL.reduce(pointer, n, code, out, repeats)

@@ -1,0 +1,168 @@
+"""What happens in the process that no module hook sees: backward passes, optimizer attempts, steps skipped by a GradScaler.
+
+While at least one listener is subscribed, `torch.autograd.backward` (which `Tensor.backward` calls) and `GradScaler.step` are wrapped
+and two global optimizer hooks are in place; when the last listener leaves, all of it is undone. A wrapper that someone else has
+wrapped in the meantime cannot be taken out; it stays and does nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, Protocol
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+
+class Listener(Protocol):
+    """Told of events in the order they happen; whatever it raises reaches the user's program, so it must mean to."""
+
+    def backward_begins(self, roots: tuple[torch.Tensor, ...]) -> None:
+        """A backward pass is about to start from `roots`."""
+
+    def backward_ends(self, failed: bool) -> None:
+        """It is over."""
+
+    def attempt_begins(self, optimizer: torch.optim.Optimizer, has_closure: bool) -> None:
+        """`optimizer.step` was called; parameters are still what the forward used."""
+
+    def attempt_ends(self, optimizer: torch.optim.Optimizer, has_closure: bool) -> None:
+        """`optimizer.step` is about to return."""
+
+    def attempt_skipped(self, optimizer: torch.optim.Optimizer) -> None:
+        """A GradScaler found Inf or NaN and did not call `optimizer.step` at all."""
+
+
+class _Wiring:
+    """The one set of global hooks of this process."""
+
+    def __init__(self) -> None:
+        self.listeners: list[weakref.ref[Listener]] = []
+        self.stepping: dict[int, FrameType] = {}  # optimizer -> torch's frame of its outermost step()
+        self.attempts = 0
+        self.inside = 0
+        self.undo: list[Callable[[], None]] = []
+
+    def __iter__(self) -> Iterator[Listener]:
+        return iter([found for ref in list(self.listeners) if (found := ref()) is not None])
+
+    @contextmanager
+    def dispatching(self) -> Iterator[_Wiring]:
+        self.inside += 1
+        try:
+            yield self
+        finally:
+            self.inside -= 1
+
+    def before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        # A subclass that calls super().step() comes by twice: the inner call is the one whose outer one is still on the stack.
+        # (A counter would not do: a step that raises never comes to its post-hook.)
+        frame = sys._getframe(1)
+        if _runs_within(frame, self.stepping.get(id(optimizer))):
+            return
+        self.stepping[id(optimizer)] = frame
+        self.attempts += 1
+        with self.dispatching():
+            for listener in self:
+                listener.attempt_begins(optimizer, _has_closure(args, kwargs))
+
+    def after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        if self.stepping.get(id(optimizer)) is not sys._getframe(1):
+            return
+        del self.stepping[id(optimizer)]
+        with self.dispatching():
+            for listener in self:
+                listener.attempt_ends(optimizer, _has_closure(args, kwargs))
+
+    def connect(self) -> None:
+        hooks = register_optimizer_step_pre_hook(self.before_step), register_optimizer_step_post_hook(self.after_step)
+        self.undo = [hook.remove for hook in hooks]
+        self.undo.append(_wrap(torch.autograd, "backward", _around_backward))
+        self.undo.append(_wrap(torch.amp.GradScaler, "step", _around_scaler_step))
+
+    def disconnect(self) -> None:
+        # Removing a global optimizer hook while torch iterates over them raises in the user's step: leave it, inert, for later.
+        if not self.inside:
+            while self.undo:
+                self.undo.pop()()
+            self.stepping.clear()
+
+
+_wiring = _Wiring()
+
+
+def subscribe(listener: Listener) -> Callable[[], None]:
+    """Tell `listener` (held weakly) of every event until the returned function is called."""
+    ref = weakref.ref(listener)
+    _wiring.listeners.append(ref)
+    if not _wiring.undo:
+        _wiring.connect()
+
+    def unsubscribe() -> None:
+        if ref in _wiring.listeners:
+            _wiring.listeners.remove(ref)
+        if not _wiring.listeners:
+            _wiring.disconnect()
+
+    return unsubscribe
+
+
+def _has_closure(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    # torch passes its hooks the optimizer itself as the first argument of the step
+    return (len(args) > 1 and args[1] is not None) or kwargs.get("closure") is not None
+
+
+def _runs_within(frame: FrameType | None, outer: FrameType | None) -> bool:
+    while outer is not None and frame is not None:
+        frame = frame.f_back
+        if frame is outer:
+            return True
+    return False
+
+
+def _wrap(owner: Any, name: str, around: Callable[..., Any]) -> Callable[[], None]:
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if not _wiring.listeners:
+            return original(*args, **kwargs)
+        return around(original, *args, **kwargs)
+
+    setattr(owner, name, wrapper)
+
+    def undo() -> None:
+        if getattr(owner, name) is wrapper:
+            setattr(owner, name, original)
+
+    return undo
+
+
+def _around_backward(original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+    roots = args[0] if args else kwargs.get("tensors")
+    if torch._C._current_graph_task_id() != -1 or torch.compiler.is_compiling():  # inside another backward: part of that one
+        return original(*args, **kwargs)
+    tensors = (roots,) if isinstance(roots, torch.Tensor) else tuple(r for r in roots or () if isinstance(r, torch.Tensor))
+    for listener in _wiring:
+        listener.backward_begins(tensors)
+    failed = True
+    try:
+        original(*args, **kwargs)
+        failed = False
+    finally:
+        for listener in _wiring:
+            listener.backward_ends(failed)
+
+
+def _around_scaler_step(original: Callable[..., Any], scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+    before = _wiring.attempts
+    result = original(scaler, optimizer, *args, **kwargs)
+    if _wiring.attempts == before and isinstance(optimizer, torch.optim.Optimizer):
+        for listener in _wiring:
+            listener.attempt_skipped(optimizer)
+    return result

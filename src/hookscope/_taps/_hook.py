@@ -1,0 +1,32 @@
+"""A hook that is inert in every copy of the module it sits on.
+
+`copy.deepcopy(model)` (an EMA copy), `pickle` and `torch.save` carry a module's hooks along. A live hook in a copy would report the
+copy's tensors as the original's, or fail to pickle. So every copy of this hook becomes a callable of the standard library that takes
+anything and returns None: the copy loads where hookscope is not installed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+_NOTHING = contextlib.nullcontext()
+
+
+class Hook:
+    """Calls `action` with whatever torch passes, and always returns None, so it can never replace an output."""
+
+    __slots__ = ("__weakref__", "action")
+
+    def __init__(self, action: Callable[..., None]) -> None:
+        self.action = action
+
+    def __call__(self, *args: Any) -> None:
+        self.action(*args)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Callable[..., None]:
+        return _NOTHING.__exit__
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, str]]:
+        return getattr, (contextlib.nullcontext(), "__exit__")

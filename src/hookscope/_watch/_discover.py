@@ -1,0 +1,121 @@
+"""Finds the models of a program that knows nothing of hookscope, before their first forward runs.
+
+Torch says which module is registered in which, so the first module that a training calls leads to the outermost one that holds it: a GAN's
+generator to the module that holds both networks. A global forward pre-hook notices such calls. Since it costs microseconds for every
+module call, it is taken out when nothing new has turned up for a while, and put back when parameters are made or an optimizer comes by
+with unknown ones.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules import module as torch_module
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.hooks import RemovableHandle
+
+from ._notice import outside
+from ._session import Session
+from ._watch import free_name
+
+QUIET_STEPS = 20  # optimizer steps without news after which the global hook rests
+
+
+class Discovery:
+    """Adds models to `session` as the program calls them with gradients on."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self._holders: weakref.WeakKeyDictionary[nn.Module, list[weakref.ref[nn.Module]]] = weakref.WeakKeyDictionary()
+        self._seen: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # everything inside the models found
+        self._names: set[str] = set()
+        self._calls: RemovableHandle | None = None
+        self._quiet = 0
+        self._handles = [
+            torch_module.register_module_module_registration_hook(self._registered),
+            torch_module.register_module_parameter_registration_hook(self._made_parameter),
+            register_optimizer_step_pre_hook(self._stepped),
+        ]
+        self._listen()
+
+    def close(self) -> None:
+        """Take the global hooks out."""
+        self._rest()
+        for handle in self._handles:
+            handle.remove()
+
+    # -- global hooks: each returns None, and keeps its own failures to itself ----------------------------------------------------
+
+    def _registered(self, holder: nn.Module, name: str, inner: nn.Module | None) -> None:
+        if isinstance(inner, nn.Module):
+            self._holders.setdefault(inner, []).append(weakref.ref(holder))
+
+    def _made_parameter(self, *_: Any) -> None:
+        self._listen()
+
+    def _stepped(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        self._quiet += 1
+        if self._quiet > QUIET_STEPS:
+            self._rest()  # only module hooks are taken out here: torch is iterating over those of optimizers
+
+    def _called(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        if torch.compiler.is_compiling() or module in self._seen or not torch.is_grad_enabled() or self.session.activations.inside:
+            return
+        if next(module.parameters(), None) is None:  # a loss, an activation made on the fly: not a model
+            return
+        self.session.safety.run("discovery", self._found, module, args)
+
+    # -- models ---------------------------------------------------------------------------------------------------------------------
+
+    def _found(self, called: nn.Module, args: tuple[Any, ...]) -> None:
+        model = self._outermost(called)
+        name = free_name(_variable(model) or type(model).__name__, self._names)
+        self._names.add(name)
+        self._seen.update(model.modules())
+        self._quiet = 0
+        self.session.add_models({name: weakref.ref(model)}, strict=False)
+        self.session.enter_late(model, name, called, args)
+
+    def _outermost(self, module: nn.Module) -> nn.Module:
+        seen = {id(module)}
+        while holder := next((h for h in self._holding(module) if id(h) not in seen), None):
+            seen.add(id(holder))
+            module = holder
+        return module
+
+    def _holding(self, module: nn.Module) -> Iterator[nn.Module]:
+        for ref in self._holders.get(module, ()):
+            holder = ref()
+            if holder is not None and any(inner is module for inner in holder._modules.values()):
+                yield holder
+
+    def _listen(self) -> None:
+        self._quiet = 0
+        if self._calls is None:
+            self._calls = torch_module.register_module_forward_pre_hook(self._called)
+
+    def _rest(self) -> None:
+        if self._calls is not None:
+            self._calls.remove()
+            self._calls = None
+
+
+def _variable(model: nn.Module) -> str | None:
+    """What the program calls the model: a variable of the calling functions, or an attribute of their `self`."""
+    frame: FrameType | None = outside()
+    while frame is not None:
+        scope = frame.f_locals
+        for name, value in list(scope.items()):
+            if value is model and name != "self":
+                return str(name)
+        owner = scope.get("self")
+        for name, value in list(getattr(owner, "__dict__", {}).items()):
+            if value is model:
+                return str(name)
+        frame = frame.f_back
+    return None

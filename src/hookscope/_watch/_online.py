@@ -1,0 +1,96 @@
+"""The rules, live: a cheap look at every frame decides when they run; each finding is reported once."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from .._core._finding import Finding
+from .._core._frame import Frame
+from .._core._site import Site
+from .._record import MemoryWriter, Meta
+from .._rules import diagnose
+from ._settings import Settings
+
+HEAD, TAIL = 16, 240  # frames kept for the rules: the first ones, for what is judged against the start, and the latest
+CALM = 10  # steps between two judgements that magnitudes, not NaN or Inf, have asked for
+JUMP = 4.0  # a global gradient norm this many times its usual one, or a loss this many times its first, asks for a judgement
+_TIMES = frozenset((1, 5, 10, 20, 50, 100, 200, 500))
+
+
+class Online:
+    """`see` takes each frame as it is closed, `suspect` looks at one that is still open; both return findings not reported before."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.findings: list[Finding] = []
+        self._head: list[Frame] = []
+        self._tail: deque[Frame] = deque(maxlen=TAIL)
+        self._seen: set[tuple[str, str | None, str]] = set()
+        self._norms: deque[float] = deque(maxlen=200)
+        self._first_loss: float | None = None
+        self._frames = self._bad_frames = 0
+        self._judged = -CALM
+
+    def see(self, frame: Frame, sites: Sequence[Site]) -> list[Finding]:
+        """Take a closed frame."""
+        self._frames += 1
+        if len(self._head) < HEAD:
+            self._head.append(frame)
+        else:
+            self._tail.append(frame)
+        if not self._asks_for_judgement(frame, sites):
+            return []
+        return self._judge([*self._head, *self._tail], sites)
+
+    def suspect(self, frame: Frame, sites: Sequence[Site]) -> list[Finding]:
+        """Look at a frame whose step has not changed the parameters yet."""
+        return self._judge([*self._head, *self._tail, frame], sites) if self._is_news() else []
+
+    def _is_news(self) -> bool:
+        """A model that is full of NaN is judged at its 1st, 2nd, 4th, 8th ... bad frame."""
+        return (self._bad_frames + 1) & self._bad_frames == 0
+
+    def _asks_for_judgement(self, frame: Frame, sites: Sequence[Site]) -> bool:
+        if frame.stats[:, 1:3].any():
+            news = self._is_news()
+            self._bad_frames += 1
+            return news
+        if self._frames in _TIMES or self._frames % 1000 == 0:
+            return True
+        if self._jumped(frame, sites) and self._frames - self._judged >= CALM:
+            self._judged = self._frames
+            return True
+        return False
+
+    def _jumped(self, frame: Frame, sites: Sequence[Site]) -> bool:
+        kinds = np.array([site.kind for site in sites])[frame.site]
+        norm = math.sqrt(float(frame.stats[kinds == "param_grad", 5].sum()))
+        losses = frame.stats[kinds == "loss"]
+        loss = float(losses[:, 4].sum() / max(1.0, losses[:, 0].sum())) if len(losses) else None
+        if self._first_loss is None:
+            self._first_loss = loss
+        usual = float(np.median(self._norms)) if self._norms else norm
+        jumped = norm > JUMP * usual or (loss is not None and self._first_loss is not None and loss > JUMP * abs(self._first_loss))
+        limit = self.settings.grad_norm_threshold
+        self._norms.append(norm)
+        return jumped or (limit is not None and norm > limit)
+
+    def _judge(self, frames: list[Frame], sites: Sequence[Site]) -> list[Finding]:
+        memory = MemoryWriter(Meta(every=self.settings.every))
+        memory.sites(sites)
+        for frame in frames:
+            memory.frame(frame)
+        found = diagnose(memory.run, grad_norm_threshold=self.settings.grad_norm_threshold)
+        return list(self._fresh(found))
+
+    def _fresh(self, found: Sequence[Finding] | Iterator[Finding]) -> Iterator[Finding]:
+        for finding in found:
+            key = finding.rule, finding.module, finding.severity
+            if key not in self._seen:
+                self._seen.add(key)
+                self.findings.append(finding)
+                yield finding

@@ -1,0 +1,84 @@
+"""Which hooks go on which modules of a model, and how they all come off again."""
+
+from __future__ import annotations
+
+import weakref
+from contextlib import ExitStack
+from typing import Any
+
+from torch import nn
+
+from .._core._errors import AttachError
+from .._core._site import Site
+from .._taps._hook import Hook
+from .._taps._inventory import NamedModule, bases, modules
+from ._activations import Activations, Tap
+from ._chosen import Chosen
+
+
+class Placing:
+    """All hooks of one attach go on, or none; `close` takes everything off, whatever has become of the models since."""
+
+    def __init__(self, activations: Activations) -> None:
+        self.activations = activations
+        self.taps: list[Tap] = []
+        self.entries: weakref.WeakKeyDictionary[nn.Module, Hook] = weakref.WeakKeyDictionary()
+        self._undo = ExitStack()
+        self._known: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+
+    def attach(self, model: nn.Module, name: str, chosen: Chosen) -> None:
+        """Hook the chosen modules of `model` that are not known yet."""
+        fresh = [named for named in modules(model) if named.module not in self._known]
+        with ExitStack() as undo:
+            taps = [self._tap(undo, named, name, chosen) for named in fresh if (name, named.path) in chosen.modules]
+            for entry in entries(model, fresh):
+                self.watch_entry(entry.module, name, entry.path, undo)
+            self._undo.push(undo.pop_all())
+        self._known.update(named.module for named in fresh)
+        self.taps += taps
+
+    def watch_entry(self, module: nn.Module, model: str, path: str, undo: ExitStack | None = None) -> Hook:
+        """Notice when a forward of the training enters through `module`, and read what goes in. Returns the hook that does."""
+        stack = self._undo if undo is None else undo
+        activations = self.activations
+        site = Site(-1, path, "input", model=model, module=path, bases=bases(module))
+        enter = Hook(lambda module, args, kwargs: activations.enter(site, module, args, kwargs))
+        stack.callback(module.register_forward_pre_hook(enter, with_kwargs=True).remove)
+        stack.callback(module.register_forward_hook(Hook(lambda *_: activations.leave()), always_call=True).remove)
+        self.entries[module] = enter
+        return enter
+
+    def close(self) -> None:
+        """Take every hook off."""
+        self._undo.close()
+
+    def _tap(self, undo: ExitStack, named: NamedModule, model: str, chosen: Chosen) -> Tap:
+        activations, module = self.activations, named.module
+        tap = Tap(Site(-1, named.path, "output", model=model, module=named.path, bases=bases(module), aliases=named.aliases))
+
+        def after(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+            activations.after_forward(tap, args, kwargs, output)
+
+        def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            activations.before_forward(tap, args, kwargs)
+
+        try:
+            undo.callback(module.register_forward_hook(Hook(after), with_kwargs=True).remove)
+            if (model, named.path) in chosen.inputs:
+                undo.callback(module.register_forward_pre_hook(Hook(before), with_kwargs=True).remove)
+        except Exception as error:
+            where, kind = named.path or "(root)", type(module).__name__
+            raise AttachError(f"module {where!r}, a {kind}, takes no hook ({error}); leave it out: select=['**', '~{where}']") from error
+        return tap
+
+
+def entries(model: nn.Module, among: list[NamedModule]) -> list[NamedModule]:
+    """Those modules through which a forward can enter: the model, or, where it is only a holder without a forward, those inside it."""
+    wanted = {id(module) for module in _with_forward(model)}
+    return [named for named in among if id(named.module) in wanted]
+
+
+def _with_forward(module: nn.Module) -> list[nn.Module]:
+    if getattr(type(module), "forward", None) is not nn.Module.forward:
+        return [module]
+    return [inner for child in module.children() for inner in _with_forward(child)]

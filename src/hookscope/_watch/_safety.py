@@ -1,0 +1,64 @@
+"""Nothing that fails inside hookscope reaches the training: the failing part is switched off, once, aloud."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from .._core._errors import HookscopeWarning
+from .._record import Sink
+from ._notice import log, warn
+
+
+class Safety:
+    """Runs the parts of a watch (`steps`, `activations`, `rules`, `recording`); `spent` is the nanoseconds they took."""
+
+    def __init__(self, sink: Sink) -> None:
+        self.sink = sink
+        self.off: set[str] = set()
+        self.spent = 0
+        self.step = 0
+        self._pid = os.getpid()
+        self._level = 0
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether this is a forked child, whose numbers could not reach the run."""
+        return os.getpid() != self._pid
+
+    def run(self, part: str, action: Callable[..., None], *args: Any) -> None:
+        """Call `action`, unless its part is off."""
+        if part in self.off or self.elsewhere:
+            return
+        began = time.perf_counter_ns()
+        self._level += 1
+        try:
+            with torch.no_grad():
+                action(*args)
+        except Exception as error:
+            self.switch_off(part, error)
+        self._level -= 1
+        if not self._level:  # a part may run within another one
+            self.spent += time.perf_counter_ns() - began
+
+    def switch_off(self, part: str, error: Exception) -> None:
+        """Do without `part` from now on."""
+        if part in self.off:
+            return
+        self.off.add(part)
+        what = f"{type(error).__name__}: {error}"
+        log.debug("%s switched off", part, exc_info=error)
+        self.event("switched_off", part=part, error=what)
+        warn(f"hookscope: {part} is switched off at step {self.step} and the training goes on: {what}", HookscopeWarning)
+
+    def event(self, event: str, **facts: Any) -> None:
+        """Note in the run what has happened."""
+        if "recording" not in self.off and not self.elsewhere:
+            try:
+                self.sink.event({"event": event, "step": self.step, **facts})
+            except Exception as error:
+                self.switch_off("recording", error)

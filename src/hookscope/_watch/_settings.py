@@ -1,0 +1,48 @@
+"""What a watch was asked for, checked."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from .._core._errors import UsageError
+from .._core._finding import Finding
+from .._core._select import Selection
+
+OnFinding = Literal["warn", "raise", "ignore"] | Callable[[Finding], Any]
+Updates = Literal["sample", "full"]
+_ON_FINDING = ("warn", "raise", "ignore")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """See `watch` for what each of them means."""
+
+    selection: Selection
+    every: int = 1
+    on_finding: OnFinding = "warn"
+    updates: Updates = "sample"
+    grad_norm_threshold: float | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.every, bool) or not isinstance(self.every, int) or self.every < 1:
+            raise UsageError(f"every={self.every!r} is no schedule: give a whole number of steps, 1 or more")
+        if not callable(self.on_finding):
+            _one_of("on_finding", self.on_finding, _ON_FINDING, " or a function that takes a Finding")
+        _one_of("updates", self.updates, get_args(Updates))
+        limit = self.grad_norm_threshold
+        if limit is not None and not (isinstance(limit, (int, float)) and limit > 0):
+            raise UsageError(f"grad_norm_threshold={limit!r} is no limit: give a norm above 0, or None for no fixed limit")
+
+    def recorded(self, step: int) -> bool:
+        """Whether a frame is recorded for this step."""
+        return step % self.every == 0
+
+
+def _one_of(name: str, value: Any, valid: tuple[str, ...], more: str = "") -> None:
+    if value not in valid:
+        near = difflib.get_close_matches(str(value), valid, 1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise UsageError(f"{name}={value!r} is unknown: {hint}choose one of {', '.join(map(repr, valid))}{more}")

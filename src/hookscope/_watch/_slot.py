@@ -1,0 +1,63 @@
+"""A slot: where the stats of one tensor of one call of a module are written, in the forward and in the backward.
+
+It is reached through the hook that sits on the module, holds no tensor of the graph, and is overwritten, never added to: a recompute
+under activation checkpointing writes the same numbers again.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import torch
+
+from .._stats import Row, reduce_into
+
+if TYPE_CHECKING:
+    from ._activations import Activations
+
+
+class Slot:
+    """A row is None where that side is not wanted; its site is -1 then."""
+
+    __slots__ = ("call", "followers", "grad_row", "grad_site", "grad_written", "host", "output_row", "output_site", "owner", "seq", "tapped")
+
+    def __init__(self, owner: Activations, call: int, output: tuple[int, Row | None], grad: tuple[int, Row | None]) -> None:
+        self.owner = owner
+        self.call = call
+        self.output_site, self.output_row = output
+        self.grad_site, self.grad_row = grad
+        self.seq = -1
+        self.tapped = False  # a tensor hook is in place for this call in this micro-batch
+        self.grad_written = False
+        self.followers: list[Slot] = []  # containers that returned this very tensor
+        row = self.output_row
+        self.host = row.view.numpy()[0] if row is not None and row.view.is_cpu else None
+
+    @property
+    def bad(self) -> bool:
+        """Whether the output holds a NaN or an Inf; False where asking would make the host wait."""
+        return self.host is not None and bool(self.host[1] or self.host[2])
+
+    def can_follow(self, source: Slot) -> bool:
+        """Whether `source` reads, for the same tensor, all that is wanted here."""
+        return (self.output_row is None or source.output_row is not None) and (self.grad_row is None or source.grad_row is not None)
+
+    def tap(self, tensor: torch.Tensor) -> None:
+        """See the gradient of `tensor` when it arrives. The hook stays with the tensor's graph and goes with it."""
+        self.tapped = True
+        self.grad_written = False
+        tensor.register_hook(self._saw_gradient)
+
+    def _saw_gradient(self, grad: torch.Tensor | None) -> None:
+        owner, row = self.owner, self.grad_row
+        if grad is None or row is None or not owner.on:  # torch calls with None for an output that the loss does not use
+            return
+        began = time.perf_counter_ns()
+        try:
+            if reduce_into(row, grad) and not self.grad_written:
+                self.grad_written = True
+                owner.gradients.append(self)
+        except Exception as error:
+            owner.fail(error)
+        owner.spent += time.perf_counter_ns() - began

@@ -1,0 +1,39 @@
+"""The rows of one watch, on every device its tensors live on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from .._core._stats import WIDTH, Rows
+from .._stats import Cells, Row
+
+
+class Store:
+    """Hands out rows beside the tensors they are for, and reads them back in any mixture."""
+
+    def __init__(self) -> None:
+        self._cells: dict[torch.device, Cells] = {}
+
+    def row(self, tensor: torch.Tensor) -> Row:
+        """A new row on the device of `tensor`."""
+        device = tensor.device
+        if device not in self._cells:
+            self._cells[device] = Cells(device)
+        return self._cells[device].row()
+
+    def read(self, rows: Sequence[Row]) -> Rows:
+        """The numbers in `rows`, [n, 8] on the host, in their order."""
+        if not rows:
+            return np.empty((0, WIDTH))
+        if len(self._cells) == 1:
+            return next(iter(self._cells.values())).read(rows)
+        read = np.empty((len(rows), WIDTH))
+        devices = [row.view.device for row in rows]
+        for device, cells in self._cells.items():
+            here = [i for i, d in enumerate(devices) if d == device]
+            if here:
+                read[here] = cells.read([rows[i] for i in here])
+        return read

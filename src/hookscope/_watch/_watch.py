@@ -1,0 +1,193 @@
+"""`watch`: the training inside the block is recorded."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from .._core._errors import AttachError
+from .._core._finding import Finding
+from .._core._select import describe, select
+from .._record import MemoryWriter, Meta, Run, RunWriter
+from ._session import Session
+from ._settings import OnFinding, Settings, Updates
+
+
+class watch:  # noqa: N801  # used like the function it reads as: `with hs.watch(model):`
+    """Watch a training without touching it: statistics of every layer, recorded, and judged while it runs.
+
+    Use it as a context manager, or call `close()`; without either it ends with the model or with the program. Everything hookscope puts on
+    the model is gone after that.
+
+    `model`: a module, or several, as a list or, with names, a dict. `optimizer`: one or several, if you like to name them; without,
+    those that step a parameter of the model are recognised. `to`: directory of the run; None keeps it in memory (at most 256 MiB).
+    `select`: what is recorded, in the selection language (default everything: outputs, gradients arriving at outputs, parameters, their
+    gradients as the optimizer gets them, what each step changed, the loss). `every`: record each n-th step. `on_finding`: "warn" (default)
+    gives a warning at the moment of a finding, "raise" raises `FindingError` for one of severity error, before the optimizer
+    uses bad gradients, "ignore" stays silent, a function is called with the `Finding`. `grad_norm_threshold`: a global gradient norm that
+    is too much for you; by default only norms unusual for this very run are found. `updates`: "sample" (default) follows about 4,096
+    elements of each parameter, "full" all of them, at the price of a copy of the weights. An existing run is refused unless
+    `overwrite` or `resume` (which continues its step numbers).
+
+    Not seen: what runs under `torch.no_grad()`, inside `torch.func` transforms or in compiled regions, and operations outside any module.
+    Raises `AttachError`, `SelectionError`, `UsageError` for wrong use and `RunError` for a directory that cannot be written, all before
+    the first hook is placed; later nothing but what `on_finding` asks for is ever raised.
+
+    >>> import torch
+    >>> import hookscope as hs
+    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> with hs.watch(model, optimizer) as w:
+    ...     for _ in range(3):
+    ...         optimizer.zero_grad()
+    ...         model(torch.ones(2, 4)).pow(2).mean().backward()
+    ...         optimizer.step()
+    >>> w.run.steps.tolist()
+    [0, 1, 2]
+    >>> len(w.run["0:output", "rms"].values)
+    3
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | Sequence[nn.Module] | Mapping[str, nn.Module],
+        optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None = None,
+        *,
+        to: str | os.PathLike[str] | None = None,
+        select: Any = "**",
+        every: int = 1,
+        on_finding: OnFinding = "warn",
+        grad_norm_threshold: float | None = None,
+        updates: Updates = "sample",
+        overwrite: bool = False,
+        resume: bool = False,
+    ) -> None:
+        models = named_models(model)
+        settings = Settings(_selection(select), every, on_finding, updates, grad_norm_threshold)
+        optimizers = [_as_optimizer(one) for one in (optimizer if isinstance(optimizer, Sequence) else [optimizer]) if one is not None]
+        self._session = open_session(settings, to, overwrite=overwrite, resume=resume)
+        self._to = to
+        self._session.clock.expected = frozenset(map(id, optimizers))
+        try:
+            self._session.add_models({name: weakref.ref(one) for name, one in models.items()}, strict=True)
+        except BaseException:
+            self._session.close("failed")
+            raise
+
+    def __enter__(self) -> watch:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        status = "finished" if kind is None else "failed" if issubclass(kind, Exception) else "interrupted"
+        self._end(status)
+
+    def __repr__(self) -> str:
+        place = "memory" if self._to is None else os.fspath(self._to)
+        return f"<hookscope.watch to {place}, step {self.step}{', closed' if self._session.closed else ''}>"
+
+    @property
+    def step(self) -> int:
+        """Number of the optimizer step that is under way, counted from 0."""
+        return self._session.clock.step
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What has been found so far, in the order of finding it; `hs.diagnose(w.run)` has the order of causes."""
+        return tuple(self._session.online.findings)
+
+    @property
+    def run(self) -> Run:
+        """The run as recorded up to this moment."""
+        self._session.flush()
+        sink = self._session.sink
+        return sink.run if isinstance(sink, MemoryWriter) else Run(os.fspath(self._to))  # type: ignore[arg-type]  # to is set then
+
+    def log(self, name: str, value: float) -> None:
+        """Record a number of your own with the current step, as a site of kind `scalar`.
+
+        >>> import torch
+        >>> import hookscope as hs
+        >>> with hs.watch(torch.nn.Linear(1, 1)) as w:
+        ...     w.log("temperature", 0.7)
+        """
+        self._session.log(name, float(value))
+
+    def close(self, status: Literal["finished", "failed", "interrupted"] = "finished") -> None:
+        """Stop watching, take every hook away, finish the run. Calling it again does nothing.
+
+        >>> import torch
+        >>> import hookscope as hs
+        >>> w = hs.watch(torch.nn.Linear(1, 1))
+        >>> w.close()
+        """
+        self._end(status)
+
+    def _end(self, status: str) -> None:
+        self._session.close(status)
+        self._session.deliver(quietly=status != "finished")
+
+
+def open_session(
+    settings: Settings, to: str | os.PathLike[str] | None, *, overwrite: bool = False, resume: bool = False, name: str = ""
+) -> Session:
+    """A session that records to the directory `to`, or in memory."""
+    every, selections = settings.every, _as_list(describe(settings.selection))
+    thresholds = {"grad_norm_threshold": settings.grad_norm_threshold, "updates": settings.updates}
+    meta = Meta(torch=torch.__version__, selections=tuple(selections), every=every, settings=thresholds)
+    if to is None:
+        return Session(settings, MemoryWriter(meta))
+    writer = RunWriter(to, meta, overwrite=overwrite, resume=resume)
+    return Session(settings, writer, first_step=writer.next_step, known=writer.known_sites)
+
+
+def named_models(model: Any) -> dict[str, nn.Module]:
+    """The models by name; one alone has none. Several without names are called by their classes."""
+    if isinstance(model, nn.Module):
+        return {"": model}
+    if isinstance(model, Mapping):
+        named = {str(name): one for name, one in model.items()}
+    elif isinstance(model, (list, tuple)):
+        named = {}
+        for one in model:
+            named[free_name(type(one).__name__, named)] = one
+    else:
+        raise AttachError(f"model is a {type(model).__name__}: pass a torch.nn.Module, or a list or a dict of them")
+    for name, one in named.items():
+        if not isinstance(one, nn.Module):
+            raise AttachError(f"model {name!r} is a {type(one).__name__}, not a torch.nn.Module")
+    if not named:
+        raise AttachError("there is no model to watch: the list is empty")
+    return named
+
+
+def free_name(wanted: str, taken: Mapping[str, object] | set[str]) -> str:
+    """`wanted`, with a number behind it where it is taken."""
+    name, n = wanted, 1
+    while name in taken:
+        n += 1
+        name = f"{wanted}{n}"
+    return name
+
+
+def _selection(asked: Any) -> Any:
+    return select(asked)
+
+
+def _as_list(text: str | list[str]) -> list[str]:
+    return [text] if isinstance(text, str) else text
+
+
+def _as_optimizer(given: Any) -> torch.optim.Optimizer:
+    """The torch optimizer inside a wrapper that holds one as `.optimizer`, as Accelerate's does."""
+    inner = given
+    while not isinstance(inner, torch.optim.Optimizer) and hasattr(inner, "optimizer"):
+        inner = inner.optimizer
+    if not isinstance(inner, torch.optim.Optimizer):
+        raise AttachError(f"optimizer is a {type(given).__name__}, not a torch.optim.Optimizer; leave it out and it is recognised by itself")
+    return inner
