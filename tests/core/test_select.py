@@ -118,6 +118,7 @@ def test_default_kinds_hold_where_none_are_written() -> None:
     assert names(re.compile("^act$"), kinds=["input"]) == ["act:input"]
     assert names(lambda site: site.path == "act", kinds=["input"]) == ["act:input"]
     assert names(["encoder.*", "~encoder[1:]"], kinds=["output"]) == ["encoder.0:output"]
+    assert names(["act:input", "head:input", "~act"], kinds=["output"]) == ["head:input"]
     assert names("head.bias", kinds=["param_grad"]) == [f"head.bias:param_grad{label}" for label in ("", "/preclip", "/local")]
 
 

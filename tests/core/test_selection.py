@@ -33,6 +33,8 @@ def test_operators_combine_selections_as_sets() -> None:
 
 def test_a_kind_on_either_side_of_and_puts_the_default_kinds_aside() -> None:
     assert names(select(nn.ReLU) & "**:output_grad", kinds=["output"]) == ["act:output_grad"]
+    either = select(["**:output_grad", "**:input"])
+    assert names(either & nn.ReLU, kinds=["output"]) == ["act:input", "act:output_grad"]
 
 
 def test_an_excluded_selection_subtracts_within_a_list() -> None:

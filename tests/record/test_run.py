@@ -83,7 +83,8 @@ def test_a_key_that_names_several_sites_is_an_error_that_lists_them(run: Run) ->
     with pytest.raises(SelectionError) as error:
         run["lstm:output", "rms"]
     assert str(error.value) == (
-        "'lstm:output' names 2 sites, not one: 'lstm:output[0]', 'lstm:output[1][0]'; for all of them use run.series('lstm:output', quantity)"
+        "'lstm:output' names 2 sites, not one: 'lstm:output[0]', 'lstm:output[1][0]'; "
+        "for all of them use run.series('lstm:output', quantity)"
     )
     assert list(run.series("lstm:output", "rms")) == ["lstm:output[0]", "lstm:output[1][0]"]
     assert len(run["lstm:output[1][0]"].steps) == 0
@@ -144,6 +145,17 @@ def test_a_matrix_has_every_step_of_the_run_and_nan_where_a_site_is_absent() -> 
     assert sink.run.matrix([], "mean").values.shape == (3, 0)
 
 
+def test_sums_beyond_every_float_are_values_and_no_warning() -> None:
+    sink = MemoryWriter()
+    sink.sites([SITES[0]])
+    huge = (2.0, 0.0, 0.0, 0.0, np.inf, np.inf, 1e200, 1e308)
+    sink.frame(frame(0, [(0, 0, 0, 0, huge), (1, 0, 0, 0, (2.0, 0.0, 0.0, 0.0, -np.inf, 1e308, -1e308, 0.0))]))
+    sink.frame(frame(1, [(0, 0, 0, 0, huge), (1, 0, 0, 0, (2.0, 0.0, 0.0, 0.0, 1.0, 1e308, 0.0, 0.0))]))
+    mean, std, rms = (sink.run["fc", name].values for name in ("mean", "std", "rms"))
+    assert np.isnan([mean[0], std[0], std[1]]).all()
+    assert (mean[1], *rms) == (np.inf, np.inf, np.inf)
+
+
 cell = st.tuples(st.integers(0, 4), st.integers(0, 2), st.integers(0, 3), st.integers(0, 2), st.integers(0, 7))
 
 
@@ -155,7 +167,9 @@ def test_a_step_is_the_merge_of_its_rows_in_any_order(cells: list, chance: objec
     sink.sites([Site(i, f"m.{i}", "output") for i in range(3)])
     by_step: dict[int, list] = {}
     for step, micro, call, site, value in cells:
-        stats = Stats(2.0, float(value == 1), float(value == 2), float(value == 0), float(value), float(value**2), -1.0 * value, 1.0 * value)
+        stats = Stats(
+            2.0, float(value == 1), float(value == 2), float(value == 0), float(value), float(value**2), -1.0 * value, 1.0 * value
+        )
         by_step.setdefault(step, []).append((micro, site, call, call, stats))
         merged[step, site] = merged.get((step, site), EMPTY).merge(stats)
     for step, rows in by_step.items():
@@ -175,7 +189,11 @@ def test_a_step_is_the_merge_of_its_rows_in_any_order(cells: list, chance: objec
 def test_rows_come_in_order_of_execution_and_can_be_cut_by_step(tmp_path: Path) -> None:
     writer = RunWriter(tmp_path, Meta())
     for step in (4, 2):  # a second process may add an earlier step later
-        writer.frame(frame(step, [(1, 0, 0, 1, stats_of(1.0)), (1, 1, 0, 0, stats_of(1.0)), (0, 2, 0, 5, stats_of(1.0)), (-1, 3, 0, -1, stats_of(1.0))]))
+        writer.frame(
+            frame(
+                step, [(1, 0, 0, 1, stats_of(1.0)), (1, 1, 0, 0, stats_of(1.0)), (0, 2, 0, 5, stats_of(1.0)), (-1, 3, 0, -1, stats_of(1.0))]
+            )
+        )
         writer.flush()
     run = Run(tmp_path)
     rows = run.rows()

@@ -26,8 +26,8 @@ import os, sys
 import numpy as np
 from hookscope._core._frame import Frame
 from hookscope._core._site import Site
-from hookscope._record import Meta, RunWriter, _writer
-_writer.SEGMENT_BYTES = 200_000
+from hookscope._record import Meta, RunWriter, _segment
+_segment.SEGMENT_BYTES = 200_000
 writer = RunWriter(sys.argv[1], Meta())
 sites = np.arange(200, dtype=np.int32)
 zero = np.zeros(200, np.int32)
@@ -87,8 +87,11 @@ def test_a_killed_run_reads_up_to_its_last_flushed_frame(tmp_path: Path, attempt
     assert len(Run(tmp_path / "run").steps) == steps + 1
 
 
-def small_run(to: Path) -> tuple[bytes, list[int]]:
-    """The bytes of the one segment of a run, and how long it was after each of its three flushes."""
+@pytest.fixture
+def small_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[bytes, list[int]]:
+    """The bytes of the one segment of the run in tmp_path, and how long it was after each of its three flushes."""
+    monkeypatch.setattr("hookscope._record._compact.SMALL_ROWS", 0)
+    to = tmp_path
     writer = RunWriter(to, Meta())
     writer.sites(SITES)
     segment, ends = to / "frames/rank-00000/000001.arrows", []
@@ -101,8 +104,8 @@ def small_run(to: Path) -> tuple[bytes, list[int]]:
     return segment.read_bytes(), ends
 
 
-def test_a_truncated_tail_is_read_up_to_the_last_whole_batch(tmp_path: Path) -> None:
-    data, ends = small_run(tmp_path)
+def test_a_truncated_tail_is_read_up_to_the_last_whole_batch(tmp_path: Path, small_run: tuple[bytes, list[int]]) -> None:
+    data, ends = small_run
     segment = tmp_path / "frames/rank-00000/000001.arrows"
     for cut in range(len(data), -1, -1):
         os.truncate(segment, cut)
@@ -111,17 +114,17 @@ def test_a_truncated_tail_is_read_up_to_the_last_whole_batch(tmp_path: Path) -> 
     assert Run(tmp_path).unread_bytes == 0
 
 
-def test_a_torn_batch_is_counted_in_bytes(tmp_path: Path) -> None:
-    data, ends = small_run(tmp_path)
+def test_a_torn_batch_is_counted_in_bytes(tmp_path: Path, small_run: tuple[bytes, list[int]]) -> None:
+    data, ends = small_run
     (tmp_path / "frames/rank-00000/000001.arrows").write_bytes(data[: ends[1] + 77])
     assert Run(tmp_path).unread_bytes == 77
     assert "unread: 77 bytes" in str(Run(tmp_path).summary())
 
 
-def test_a_segment_that_arrives_byte_by_byte_is_read_once_and_whole(tmp_path: Path) -> None:
-    data, ends = small_run(tmp_path)
+def test_a_segment_that_arrives_byte_by_byte_is_read_once_and_whole(tmp_path: Path, small_run: tuple[bytes, list[int]]) -> None:
+    data, ends = small_run
     segment = tmp_path / "growing.arrows"
-    tail, rows = None, 0
+    rows = 0
     with segment.open("wb", buffering=0) as file:
         tail = SegmentTail(segment)
         for end, byte in enumerate(data, 1):
@@ -131,8 +134,8 @@ def test_a_segment_that_arrives_byte_by_byte_is_read_once_and_whole(tmp_path: Pa
     assert tail.unread == 0
 
 
-def test_a_batch_damaged_in_its_middle_does_not_hide_the_segments_around_it(tmp_path: Path) -> None:
-    data, ends = small_run(tmp_path)
+def test_a_damaged_batch_does_not_hide_the_segments_around_it(tmp_path: Path, small_run: tuple[bytes, list[int]]) -> None:
+    data, ends = small_run
     folder = tmp_path / "frames/rank-00000"
     broken = bytearray(data)
     broken[ends[0] + 4 : ends[0] + 200] = b"\xa5" * 196

@@ -144,7 +144,7 @@ def test_a_frame_may_be_reused_once_it_was_given(tmp_path: Path) -> None:
 
 
 def test_a_new_segment_begins_when_one_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hookscope._record._writer.SEGMENT_BYTES", 3000)
+    monkeypatch.setattr("hookscope._record._segment.SEGMENT_BYTES", 3000)
     writer = RunWriter(tmp_path, Meta())
     for step in range(20):
         writer.frame(plain_frame(step))

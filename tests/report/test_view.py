@@ -105,6 +105,18 @@ def test_the_step_asked_for_is_the_step_shown() -> None:
     assert tree.children[0].output_rms == pytest.approx(11.0)
 
 
+def test_a_sick_run_shows_the_step_at_which_the_first_error_begins() -> None:
+    made = Making()
+    for step in (0, 10, 20):
+        made.module(step, "a", 0, rms=float(step + 1))
+    shown = view(made, Finding("rule", "warning", "m", 0, 0), Finding("rule", "error", "m", 10, 20))
+    assert shown.shown_step == 10
+    assert shown.tree is not None
+    assert shown.tree.children[0].output_rms == pytest.approx(11.0)
+    assert view(made, Finding("rule", "warning", "m", 0, 0)).shown_step is None
+    assert view(made, Finding("rule", "error", "m", 5, 5)).shown_step is None  # not recorded
+
+
 def test_a_step_that_was_not_recorded_is_refused_with_the_nearest_one() -> None:
     made = Making()
     for step in (0, 10, 20):

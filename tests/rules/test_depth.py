@@ -123,3 +123,9 @@ def test_three_steps_are_enough_where_the_run_then_went_non_finite() -> None:
     diagnosis = diagnose(book.step(3, {"stem:output_grad": [INF], "stem.weight:param_grad": [INF]}).run)
     assert [f.rule for f in diagnosis] == ["exploding-grad-depth", "nonfinite-backward"]
     assert diagnosis.findings[0].explains == (1,)
+
+
+def test_growth_inside_a_recurrent_module_is_growth_through_depth() -> None:
+    rnn = {"rnn": "RNN", "out": "Linear", "": "Net"}
+    found = diagnose(Book(rnn).step(0, sized(rnn, "output", [1e6, 1e5, 1e5])).run).findings[0]
+    assert (found.rule, found.module) == ("act-explode-depth", "rnn")

@@ -122,3 +122,16 @@ def test_a_smaller_update_or_a_falling_loss_is_sound(ratio: float, losses: list[
 def test_a_zero_initialised_weight_counts_as_large_as_glorot_would_make_it() -> None:
     """Shape (8, 8): sqrt(2 / 16) = 0.354 against an update of rms 0.1 * 0.760."""
     assert moved(0.1, [2.3, 60.0, 8.0], weight=0.0).findings == ()
+
+
+def test_an_explosion_after_a_few_quiet_steps_is_the_learning_rates_too() -> None:
+    book = Book(MLP)
+    for step, (ratio, loss) in enumerate([(0.03, 2.3)] * 6 + [(8.0, 33.0), (12.0, 440.0), (44.0, 1.2e5)] + [(0.4, 4.6)] * 5):
+        book.step(step, {f"{m}.weight:update": ratio * WAVE for m in "ab"} | {"loss:loss": [loss]})
+    found = diagnose(book.run).findings[0]
+    assert (found.rule, found.first_step, found.last_step) == ("lr-too-high", 6, 8)
+
+
+def test_one_leap_of_the_gradient_is_not_called_a_blow_up() -> None:
+    book = Book(MLP).steps(0, 7).step(8, {"a.weight:param_grad": 1e30 * WAVE}).step(9, {"a.weight:param_grad": [NAN]})
+    assert [f.rule for f in diagnose(book.run)] == ["nonfinite-backward"]

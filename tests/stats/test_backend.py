@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -97,6 +99,36 @@ def test_flushing_subnormals_does_not_turn_them_into_zeros_in_the_count():
     finally:
         torch.set_flush_denormal(False)
     assert cells.read([row])[0, 3] == 0
+
+
+@pytest.mark.skipif(KERNEL is None, reason="no kernel was built, or it was switched off")
+def test_other_threads_run_while_a_large_tensor_is_read():
+    row, tensor, ticks, done = Cells("cpu").row(), torch.ones(1 << 23), [], threading.Event()
+
+    def tick() -> None:
+        while not done.is_set():
+            ticks.append(time.perf_counter())
+            time.sleep(0)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(60)  # the interpreter changes threads only where one lets go
+    ticking = threading.Thread(target=tick)
+    try:
+        ticking.start()
+        for _ in range(200):
+            start = time.perf_counter()
+            reduce_into(row, tensor)
+            end = time.perf_counter()
+            if any(start < t < end for t in ticks):
+                break
+            ticks.clear()
+            time.sleep(0.001)
+        else:
+            pytest.fail("no other thread ever ran")
+    finally:
+        done.set()
+        sys.setswitchinterval(interval)
+        ticking.join()
 
 
 @pytest.mark.slow

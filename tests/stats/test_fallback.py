@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from hookscope._stats import stats_of
-from hookscope._stats._fallback import CPU_CHUNK, stats_in_chunks
+from hookscope._stats._fallback import CPU_CHUNK, DEVICE_CHUNK, stats_in_chunks
 
 
 def _sprinkled(n: int) -> torch.Tensor:
@@ -22,10 +22,15 @@ def test_chunks_give_the_numbers_of_one_piece(n):
     torch.testing.assert_close(stats_in_chunks(_sprinkled(n)), stats_of(_sprinkled(n)), rtol=1e-12, atol=1e-9)
 
 
-def test_a_tensor_keeps_its_device_and_the_sums_their_dtype():
+def test_sums_are_made_in_the_dtype_asked_for():
     assert stats_of(torch.ones(3), torch.float32).dtype is torch.float32
-    on_meta = stats_of(torch.ones(3, device="meta"))
-    assert (on_meta.device.type, on_meta.dtype, on_meta.shape) == ("meta", torch.float64, (8,))
+    assert stats_of(torch.full((3,), 1e30)).sum() == pytest.approx(3e60, rel=1e-6)
+
+
+def test_nothing_is_read_back_from_a_device():
+    for tensor in (torch.ones(3, device="meta"), torch.ones(DEVICE_CHUNK + 1, device="meta"), torch.ones(0, device="meta")):
+        cells = stats_in_chunks(tensor)  # reading a value of a meta tensor raises
+        assert (cells.device.type, cells.dtype, cells.shape) == ("meta", torch.float64, (8,))
 
 
 def test_one_graph_without_breaks_gives_the_eager_numbers():

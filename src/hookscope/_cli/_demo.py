@@ -1,7 +1,9 @@
-"""demo: train a small network on real digits three times, twice with a planted fault, and read what hookscope says
+"""train a small network on real digits three times, twice with a planted fault, and read what hookscope says
 
-hookscope demo
-hookscope demo --to runs/demo --quick
+    hookscope demo
+    hookscope demo --to runs/demo --quick
+
+Takes some seconds and needs scikit-learn. Runs of an earlier demo in the same place are replaced.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-STEPS, QUICK_STEPS = 120, 40
+QUICK_STEPS = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +23,7 @@ class Story:
 
     name: str
     train: Callable[[Path, int], None]
+    steps: int
     planted: str
     look: str
 
@@ -30,7 +33,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--to", type=Path, default=Path("hookscope-demo"), metavar="DIR", help="where the runs go (default: hookscope-demo)"
     )
-    parser.add_argument("--quick", action="store_true", help=f"{QUICK_STEPS} steps each instead of {STEPS}")
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK_STEPS} steps of each training at most")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -38,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     stories = _stories()
     for number, story in enumerate(stories, 1):
         path = args.to / story.name
-        story.train(path, QUICK_STEPS if args.quick else STEPS)
+        story.train(path, min(story.steps, QUICK_STEPS) if args.quick else story.steps)
         _tell(f"{number} of {len(stories)}", story, path)
     _next([args.to / story.name for story in stories])
     return 0
@@ -52,24 +55,33 @@ def _stories() -> tuple[Story, ...]:
     from . import _demo_training as training
 
     return (
-        Story("healthy", training.healthy, "nothing: Adam, learning rate 0.001", "no finding; the gradient is of one size through depth"),
         Story(
-            "lr-too-high",
-            training.learning_rate_too_high,
-            "a learning rate of 50 (SGD with momentum)",
-            "the update is not small against the weights (upd/w in the first steps); the loss leaps up at once",
+            name="healthy",
+            train=training.healthy,
+            steps=120,
+            planted="nothing: Adam, learning rate 0.001",
+            look="no finding; the loss falls, and the update (upd/w) is small against the weights in every module",
         ),
         Story(
-            "sqrt-at-zero",
-            training.sqrt_at_zero,
-            "sqrt of a sum of squares in an auxiliary loss, which is exactly 0 when the random shift happens to be 0",
-            "forward and loss are finite to the last: the NaN is born in the backward pass of the loss, in one step",
+            name="lr-too-high",
+            train=training.learning_rate_too_high,
+            steps=40,
+            planted=f"a learning rate of {training.TOO_HIGH:g} (SGD with momentum) where 0.05 would do",
+            look="the first finding names the optimizer, not a module: the first updates are larger than the weights themselves",
+        ),
+        Story(
+            name="sqrt-at-zero",
+            train=training.sqrt_at_zero,
+            steps=40,
+            planted="an auxiliary loss with the sqrt of a sum of squares, which is exactly 0 when the random shift is 0 (step 12)",
+            look="at step 12 forward and loss are finite, the NaN is born in the backward pass of the loss; a step later it is everywhere",
         ),
     )
 
 
 def _tell(count: str, story: Story, path: Path) -> None:
     from rich.rule import Rule
+    from rich.table import Table
     from rich.text import Text
 
     from .._record import Run
@@ -78,8 +90,10 @@ def _tell(count: str, story: Story, path: Path) -> None:
     from ._screen import show
 
     recorded = Run(path)
-    told = Text.assemble("planted   ", story.planted, "\n", "look for  ", story.look, "\n", overflow="fold")
-    show(Rule(f"demo {count}: {story.name}", align="left"), told, Picture(build(recorded, diagnose(recorded))), "")
+    told = Table.grid(padding=(0, 2, 0, 0))
+    told.add_row("planted", Text(story.planted, overflow="fold"))
+    told.add_row("look for", Text(story.look, overflow="fold"))
+    show(Rule(f"demo {count}: {story.name}", align="left"), told, "", Picture(build(recorded, diagnose(recorded))), "")
 
 
 def _next(paths: list[Path]) -> None:

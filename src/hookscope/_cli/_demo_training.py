@@ -14,6 +14,7 @@ from torch.nn.functional import cross_entropy
 import hookscope as hs
 
 BATCH = 64
+TOO_HIGH = 5.0
 SHIFTS_SEED = 7  # with it, the first shift of 0 comes at step 12
 
 
@@ -75,14 +76,14 @@ def healthy(to: Path, steps: int) -> None:
 
 
 def learning_rate_too_high(to: Path, steps: int) -> None:
-    """The same network, with a learning rate a thousand times too high."""
+    """The same network, with a learning rate a hundred times too high."""
     data, model = digits(), convnet()
 
     def loss_of(step: int) -> Tensor:
         images, labels = data.batch(step)
         return cross_entropy(model(images), labels)
 
-    train(model, torch.optim.SGD(model.parameters(), lr=50.0, momentum=0.9), loss_of, to=to, steps=steps)
+    train(model, torch.optim.SGD(model.parameters(), lr=TOO_HIGH, momentum=0.9), loss_of, to=to, steps=steps)
 
 
 def sqrt_at_zero(to: Path, steps: int) -> None:
@@ -98,6 +99,7 @@ def sqrt_at_zero(to: Path, steps: int) -> None:
         shift = int(torch.randint(0, images.shape[-1], (), generator=shifts))
         logits, shifted = model(images), model(images.roll(shift, dims=-1))
         distance = (logits - shifted).square().sum().sqrt()
-        return cross_entropy(logits, labels) + 0.01 * distance
+        loss: Tensor = cross_entropy(logits, labels) + 0.01 * distance
+        return loss
 
     train(model, torch.optim.Adam(model.parameters(), lr=1e-3), loss_of, to=to, steps=steps)

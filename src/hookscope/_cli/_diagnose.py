@@ -9,7 +9,6 @@ Exit status: 0 nothing at or above --fail-on, 1 something, 2 wrong use, 3 a run 
 from __future__ import annotations
 
 import argparse
-import sys
 
 LEVELS = ("error", "warning", "never")
 
@@ -26,14 +25,14 @@ def run(args: argparse.Namespace) -> int:
     from .._record import Run
     from .._report import diagnosis_json
     from .._rules import diagnose
+    from ._screen import show, write
 
     recorded = Run(args.path)
     diagnosis = diagnose(recorded)
     if args.json:
-        sys.stdout.write(diagnosis_json(diagnosis) + "\n")
+        write(diagnosis_json(diagnosis) + "\n")
     else:
         from .._report import Picture, build
-        from ._screen import show
 
         show(Picture(build(recorded, diagnosis), tree=False))
     return int(args.fail_on != "never" and len(diagnosis.at_least(args.fail_on)) > 0)

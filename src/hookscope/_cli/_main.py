@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import io
 import os
 import sys
 from collections.abc import Sequence
@@ -34,8 +33,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     hookscope 0.1.0
     0
     """
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a name that the terminal cannot write must not end the report
     try:
         status = _dispatch(list(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()

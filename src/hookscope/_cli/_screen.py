@@ -25,7 +25,13 @@ def show(*pictures: RenderableType) -> None:
         for picture in pictures:
             console.print(picture)
     # Written here and not by rich, which answers a broken pipe by leaving the program with status 1.
-    sys.stdout.write("".join(line.rstrip(" \n") + "\n" for line in captured.get().splitlines()))
+    write("".join(line.rstrip(" \n") + "\n" for line in captured.get().splitlines()))
+
+
+def write(text: str) -> None:
+    """Write text to standard output; a name in it that the terminal's encoding lacks is escaped, and does not end the report."""
+    encoding = sys.stdout.encoding or "utf-8"
+    sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
     sys.stdout.flush()
 
 

@@ -1,7 +1,9 @@
 """show a recorded run: the verdict, the findings, and every module with its numbers and curves
 
-hookscope show runs/base
-hookscope show runs/base --step 12 --select "encoder.**"
+    hookscope show runs/base
+    hookscope show runs/base --step 12 --select "encoder.**"
+
+The numbers are those of the step at which the first error begins, or without an error the last seen, unless --step says otherwise.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import argparse
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("path", metavar="RUN", help="the run's directory")
-    parser.add_argument("--step", type=int, metavar="N", help="numbers of this step (default: the last seen)")
+    parser.add_argument("--step", type=int, metavar="N", help="the step whose numbers to show")
     parser.add_argument("--depth", type=int, metavar="D", help="levels of modules (default: as many as about 60 rows hold)")
     parser.add_argument("--select", metavar="SEL", help="only these modules, e.g. 'encoder.*' or 'h[3:6]'")
 

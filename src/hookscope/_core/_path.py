@@ -96,8 +96,6 @@ def _children(index: Index, parents: Path, indices: Indices) -> str:
 
 
 def _part(part: str) -> str:
-    if part == "*":
-        return r"[^.]+\."
     if len(part) > 1 and not part.strip("*"):
         return r"(?:[^.]+\.)*"
     return "".join(_WILD.get(t) or ("(?s:.*)" if t[0] == "*" else re.escape(t)) for t in _TOKENS.findall(part)) + r"\."

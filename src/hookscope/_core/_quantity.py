@@ -21,7 +21,8 @@ def _finite(rows: Rows) -> Values:
 def _per_finite(total: Values, rows: Rows) -> Values:
     """total / number of finite elements; NaN where there are none."""
     n = _finite(rows)
-    return np.divide(total, n, out=np.full(len(rows), np.nan), where=n > 0)
+    per_element: Values = np.divide(total, n, out=np.full(len(rows), np.nan), where=n > 0)
+    return per_element
 
 
 def _std(rows: Rows) -> Values:

@@ -17,7 +17,7 @@ Rows = NDArray[np.float64]  # [n, 8], columns as below
 class Stats(NamedTuple):
     """One row. Counts are whole numbers kept as floats, exact up to 2**53."""
 
-    count: float
+    count: float  # type: ignore[assignment]  # hides tuple.count, for which a row of stats has no use
     nan: float
     inf: float
     zeros: float
@@ -28,8 +28,8 @@ class Stats(NamedTuple):
 
     def merge(self, other: Stats) -> Stats:
         """The stats of both tensors taken together."""
-        added = (a + b for a, b in zip(self[:6], other[:6], strict=True))
-        return Stats(*added, min(self.min, other.min), max(self.max, other.max))
+        count, nan, inf, zeros, total, squares = (a + b for a, b in zip(self[:6], other[:6], strict=True))
+        return Stats(count, nan, inf, zeros, total, squares, min(self.min, other.min), max(self.max, other.max))
 
 
 COLUMNS = Stats._fields

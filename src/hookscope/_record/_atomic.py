@@ -7,11 +7,18 @@ import os
 from pathlib import Path
 
 
-def replace_file(path: Path, data: bytes) -> None:
-    """Write a file so that a reader, at any moment and after any death of this process, sees the old content or the new."""
+def replace_file(path: Path, data: bytes, *, durable: bool = False) -> None:
+    """Write a file so that a reader, at any moment and after any death of this process, sees the old content or the new.
+
+    `durable` waits for the disk, so that even a power cut leaves one of the two.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        temporary.write_bytes(data)
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            if durable:
+                os.fsync(file.fileno())
         temporary.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):

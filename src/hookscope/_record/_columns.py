@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from .._core._frame import STEP_LEVEL, Frame
 from .._core._stats import COLUMNS, EMPTY, WIDTH
 from .._core._stats import Rows as StatRows
+from ._arrays import numbers
 
 Mask = NDArray[np.bool_]
 PLACES = ("micro", "site", "call", "seq")
@@ -85,8 +86,8 @@ def _batch(steps: NDArray[np.int64], places: dict[str, NDArray[np.int32]], stats
     absent = {"micro": places["micro"] == STEP_LEVEL, "seq": places["seq"] == STEP_LEVEL, "min": nothing, "max": nothing}
     columns: dict[str, NDArray[np.generic]] = {"step": steps, **places}
     for i, name in enumerate(COLUMNS):
-        columns[name] = stats[:, i].astype(np.int64) if name in COUNTS else np.ascontiguousarray(stats[:, i])
-    arrays = [pa.array(columns[f.name], f.type, mask=absent.get(f.name), from_pandas=False) for f in SCHEMA]
+        columns[name] = stats[:, i]
+    arrays = [numbers(columns[f.name], f.type, absent.get(f.name)) for f in SCHEMA]
     return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 
 

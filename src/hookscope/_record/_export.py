@@ -13,6 +13,7 @@ import pyarrow as pa
 from .._core._errors import HookscopeError
 from .._core._site import Site
 from .._core._stats import COLUMNS
+from ._arrays import numbers, texts
 from ._columns import Rows, batch_of_rows
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 def to_arrow(rows: Rows, sites: Sequence[Site]) -> pa.Table:
     """One row per step, rank, micro, site and call; `site`, `path` and `kind` are dictionary columns; what is absent is null."""
-    numbers = batch_of_rows(rows)
+    batch = batch_of_rows(rows)
     size = max([int(rows.site.max(initial=-1)), *(s.id for s in sites)], default=-1) + 1
     position = np.full(size, -1, np.int32)
     position[[s.id for s in sites]] = np.arange(len(sites), dtype=np.int32)
@@ -33,15 +34,21 @@ def to_arrow(rows: Rows, sites: Sequence[Site]) -> pa.Table:
         "kind": [str(s.kind) for s in sites],
     }
     words = {name: _dictionary(at, values) for name, values in named.items()}
-    columns = {"step": numbers["step"], "rank": pa.array(rows.rank), "micro": numbers["micro"], **words, "site_id": numbers["site"]}
-    return pa.table({**columns, **{name: numbers[name] for name in ("call", "seq", *COLUMNS)}})
+    columns = {
+        "step": batch["step"],
+        "rank": numbers(rows.rank, pa.int32()),
+        "micro": batch["micro"],
+        **words,
+        "site_id": batch["site"],
+    }
+    return pa.table({**columns, **{name: batch[name] for name in ("call", "seq", *COLUMNS)}})
 
 
 def _dictionary(at: np.ndarray[Any, np.dtype[np.int32]], values: list[str]) -> pa.Array[Any]:
     distinct = list(dict.fromkeys(values))
     number = {value: i for i, value in enumerate(distinct)}
     codes = np.array([*(number[value] for value in values), -1], np.int32)[at]
-    return pa.DictionaryArray.from_arrays(pa.array(codes, mask=codes < 0), pa.array(distinct, pa.string()))
+    return pa.DictionaryArray.from_arrays(numbers(codes, pa.int32(), codes < 0), texts(distinct))
 
 
 def to_pandas(table: pa.Table) -> pd.DataFrame:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, fields
 from datetime import datetime, timezone
 from typing import Any, Literal
 
-
 from .. import __version__
 from .._core._errors import RunUnreadableError
 

@@ -11,8 +11,9 @@ from ._atomic import append_whole
 from ._columns import SCHEMA
 
 SEGMENT_BYTES = 64 * 2**20
+SEGMENT_BATCHES = 128
 END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
-_OPTIONS = pa.ipc.IpcWriteOptions(compression="zstd")
+STREAM_OPTIONS = pa.ipc.IpcWriteOptions(compression="zstd")
 
 
 def segment_paths(folder: Path) -> list[Path]:
@@ -21,19 +22,26 @@ def segment_paths(folder: Path) -> list[Path]:
 
 
 class Segment:
-    """A new, numbered stream in a rank's folder; `size` is its length in bytes."""
+    """A new, numbered stream in a rank's folder, `size` bytes long."""
 
     def __init__(self, folder: Path) -> None:
         older = segment_paths(folder)
         number = int(older[-1].stem) + 1 if older else 1
         self.path = folder / f"{number:06d}.arrows"
         self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666)
-        self.size = 0
+        self.size = self.batches = self.rows = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether the next batch belongs into a new segment."""
+        return self.size >= SEGMENT_BYTES or self.batches >= SEGMENT_BATCHES
 
     def append(self, batch: pa.RecordBatch) -> None:
         """Add a batch, in front of the first one the schema; either all of it or, with an OSError, nothing of it."""
         data = _message(batch) if self.size else SCHEMA.serialize().to_pybytes() + _message(batch)
         self._append(data)
+        self.batches += 1
+        self.rows += batch.num_rows
 
     def close(self) -> None:
         """Mark the end of the stream and let go of the file, even if there is no room for the mark."""
@@ -51,7 +59,7 @@ class Segment:
 def _message(batch: pa.RecordBatch) -> bytes:
     """The batch as the one message it is within a stream."""
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema, options=_OPTIONS) as stream:
+    with pa.ipc.new_stream(sink, batch.schema, options=STREAM_OPTIONS) as stream:
         stream.write_batch(batch)
     messages = pa.ipc.MessageReader.open_stream(sink.getvalue())
     messages.read_next_message()  # the schema

@@ -17,6 +17,7 @@ from ._columns import Mask, Rows
 
 Steps = NDArray[np.int64]
 Values = NDArray[np.float64]
+_quiet = np.errstate(all="ignore")  # Inf and NaN are what a run is asked about, not an accident of the reading
 
 
 class Series(NamedTuple):
@@ -52,6 +53,7 @@ class Cells:
     stats: StatRows
 
 
+@_quiet
 def merge_cells(rows: Rows, sites: Sequence[Site], steps: Steps) -> Cells:
     """The stats of these sites (each given once), one row a step and site. `steps` is sorted and holds every step of the rows."""
     column = _columns(rows.site, sites)
@@ -64,6 +66,7 @@ def merge_cells(rows: Rows, sites: Sequence[Site], steps: Steps) -> Cells:
     return Cells(step, site, merge_groups(rows.stats[wanted[order]], starts))
 
 
+@_quiet
 def cell_values(cells: Cells, sites: Sequence[Site], name: str) -> Values:
     """The quantity of every cell; totals of a site that reads but a sample are extrapolated to all its elements."""
     values = derive(name, cells.stats)
@@ -85,10 +88,10 @@ def matrix_values(rows: Rows, sites: Sequence[Site], steps: Steps, name: str) ->
     return values[:, back]
 
 
+@_quiet
 def ratio(update: Values, parameter: Values) -> Values:
     """rms of the update over rms of the parameter; a parameter of zeros gives inf, or NaN if it was not changed either."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return update / parameter
+    return update / parameter
 
 
 def _columns(ids: NDArray[np.int32], sites: Sequence[Site]) -> NDArray[np.intp]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
 from .._core._errors import RunUnreadableError, UsageError
 from .._core._site import Site
+from ._arrays import lists, optional_numbers, texts
 
 _TEXTS = pa.list_(pa.string())
 _TYPES: dict[str, pa.DataType] = {
@@ -29,13 +31,18 @@ _TUPLES = ("bases", "shape", "aliases")
 def encode_sites(sites: Sequence[Site]) -> bytes:
     """The bytes of sites.arrow."""
     shown = plain_names(sites)
-    columns = [[getattr(s, f.name) for s in (shown if f.name == "name" else sites)] for f in _SCHEMA]
-    arrays = [pa.array(column, f.type) for column, f in zip(columns, _SCHEMA, strict=True)]
+    arrays = [_column([getattr(s, f.name) for s in (shown if f.name == "name" else sites)], f.type) for f in _SCHEMA]
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, _SCHEMA) as file:
         file.write_batch(pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA))
     data: bytes = sink.getvalue().to_pybytes()
     return data
+
+
+def _column(values: list[Any], kind: pa.DataType) -> pa.Array[Any]:
+    if isinstance(kind, pa.ListType):
+        return lists(values, kind)
+    return texts(values) if kind == pa.string() else optional_numbers(values, kind)
 
 
 def read_sites(path: Path) -> tuple[Site, ...]:
@@ -55,7 +62,7 @@ def read_sites(path: Path) -> tuple[Site, ...]:
 
 def plain_names(sites: Sequence[Site]) -> tuple[Site, ...]:
     """The sites, without the model's name where there is but one model: then names are the paths that its user knows."""
-    if len({s.model for s in sites}) > 1:
+    if len({s.model for s in sites if s.kind not in ("loss", "scalar")}) > 1:
         return tuple(sites)
     return tuple(replace(s, model="") if s.model else s for s in sites)
 

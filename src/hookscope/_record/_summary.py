@@ -74,7 +74,7 @@ def summarise(source: Source, snapshot: Snapshot, *, steps: Steps, loss: Series 
 
 def _never_fired(snapshot: Snapshot) -> tuple[str, ...]:
     """The sites of the last report on it: an earlier one may name sites that fired since."""
-    reports = [e["sites"] for e in snapshot.events if e.get("event") == "never_fired" and isinstance(e.get("sites"), list)]
+    reports = [e["modules"] for e in snapshot.events if e.get("event") == "never_fired" and isinstance(e.get("modules"), list)]
     return tuple(str(name) for name in reports[-1]) if reports else ()
 
 

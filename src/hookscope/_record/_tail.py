@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,7 +16,8 @@ class SegmentTail:
     """Reads what was appended since the last time.
 
     A process that dies within a write leaves a torn message at the end, and a live one may be caught in the act: neither is an error. The
-    torn bytes are counted in `unread` and tried again once the file has grown.
+    torn bytes are counted in `unread` and tried again once the file has grown. A file that was rewritten in larger batches is
+    read anew, without the rows that were read before.
     """
 
     def __init__(self, path: Path) -> None:
@@ -23,6 +25,9 @@ class SegmentTail:
         self._offset = 0
         self._size = 0
         self._schema: pa.Schema | None = None
+        self._inode: int | None = None
+        self._rows = 0
+        self._known = 0  # leading rows of a rewritten file still to be skipped
 
     @property
     def unread(self) -> int:
@@ -48,8 +53,11 @@ class SegmentTail:
 
     def _appended(self) -> bytes:
         with self._path.open("rb") as file:
-            size = file.seek(0, 2)
-            if size == self._size:
+            found = os.fstat(file.fileno())
+            if found.st_ino != self._inode:
+                self._inode, self._known = found.st_ino, self._rows
+                self._offset, self._size, self._schema = 0, 0, None
+            if found.st_size == self._size:
                 return b""
             file.seek(self._offset)
             data = file.read()
@@ -58,9 +66,16 @@ class SegmentTail:
 
     def _decoded(self, message: pa.ipc.Message) -> list[pa.RecordBatch]:
         if self._schema is not None:
-            return [pa.ipc.read_record_batch(message, self._schema)]
+            return self._news(pa.ipc.read_record_batch(message, self._schema))
         self._schema = pa.ipc.read_schema(message)
         missing = set(SCHEMA.names) - set(self._schema.names)
         if missing:
             raise RunUnreadableError(f"{self._path} is no segment of frames: it lacks the columns {', '.join(sorted(missing))}")
         return []
+
+    def _news(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+        """What of the batch was not read before."""
+        skipped = min(self._known, batch.num_rows)
+        self._known -= skipped
+        self._rows += batch.num_rows - skipped
+        return [batch.slice(skipped)] if skipped < batch.num_rows else []

@@ -14,10 +14,11 @@ from .._core._frame import Frame
 from .._core._site import Site
 from ._atomic import replace_file
 from ._buffer import FrameBuffer
+from ._compact import compact, remove_leftovers
 from ._journal import Journal
 from ._layout import Layout, claim, unwritable
 from ._meta import Meta, Status, meta_from_json, now
-from ._segment import SEGMENT_BYTES, Segment, segment_paths
+from ._segment import Segment, segment_paths
 from ._sink import checked_outcome
 from ._sitetable import encode_sites, grown, read_sites
 from ._tail import SegmentTail
@@ -98,7 +99,7 @@ class RunWriter:
                 self._segment = Segment(self._layout.frames(self._meta.rank))
             self._segment.append(batch)
         self._buffer.clear()
-        if self._segment is not None and self._segment.size >= SEGMENT_BYTES:
+        if self._segment is not None and self._segment.full:
             self._close_segment()
 
     def close(self, status: str, /) -> None:
@@ -117,6 +118,7 @@ class RunWriter:
         try:
             self._write_meta("running", None)
             self._layout.frames(self._meta.rank).mkdir(parents=True, exist_ok=True)
+            remove_leftovers(self._layout.frames(self._meta.rank))
             self._journal = Journal(self._layout.journal(self._meta.rank))
         except OSError as problem:
             raise unwritable(self.path, problem) from problem
@@ -125,6 +127,7 @@ class RunWriter:
         segment, self._segment = self._segment, None
         if segment is not None:
             segment.close()
+            compact(segment)
 
     def _write_meta(self, status: Status, closed: str | None) -> None:
         self._meta = replace(self._meta, status=status, closed=closed)

@@ -27,9 +27,15 @@ PLACES = {"loss": "in the loss", "optimizer": "in the optimizer", "data": "in th
 def build(run: Run, diagnosis: Diagnosis, *, step: int | None = None, select: Any = None) -> View:
     """Everything a report of this run shows.
 
-    `step` chooses the step whose numbers the module tree shows (default: the last seen of each); a step that was not recorded is a
-    `UsageError` naming the nearest. `select` keeps only the modules of the sites it selects, and their containers.
+    `step` chooses the step whose numbers the module tree shows; a step that was not recorded is a `UsageError` naming the nearest.
+    Default: the step at which the first error begins, since later on all modules look alike sick; without an error, the last seen.
+    `select` keeps only the modules of the sites it selects, and their containers.
+
+    >>> from hookscope._record import MemoryWriter
+    >>> build(MemoryWriter().run, Diagnosis("in memory", 0)).summary
+    'No step was recorded, so there is nothing to judge.'
     """
+    step = _beginning(run, diagnosis) if step is None else step
     row = None if step is None else _row(run, step)
     findings = tuple(_finding(i + 1, finding) for i, finding in enumerate(diagnosis.findings))
     facts = _facts(run)
@@ -48,6 +54,11 @@ def build(run: Run, diagnosis: Diagnosis, *, step: int | None = None, select: An
         blindness=blindness(run.events, unread_bytes=run.summary().unread_bytes),
         shown_step=step,
     )
+
+
+def _beginning(run: Run, diagnosis: Diagnosis) -> int | None:
+    errors = diagnosis.at_least("error")
+    return errors[0].first_step if errors and errors[0].first_step in run.steps else None
 
 
 def _row(run: Run, step: int) -> int:

@@ -33,7 +33,8 @@ def finding(view: FindingView, glyphs: Glyphs) -> RenderableType:
 
 def _headline(view: FindingView, glyphs: Glyphs) -> Text:
     mark = f"{glyphs.marks[view.severity]} {view.severity}"
-    place = f"  {view.where} · {view.phase} · {view.steps}"
+    phase = () if view.phase in view.where else (view.phase,)  # "in the optimizer · optimizer" says it twice
+    place = "  " + " · ".join((view.where, *phase, view.steps))
     return Text.assemble((mark, STYLES[view.severity]), "  ", (view.rule, "bold"), glyphs.spelt(place), overflow="fold")
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from .._core._finding import Finding
 from .._record import Run
-from ._depth import Stage, cumulative, first_step, responsible, span, stages
+from ._depth import Stage, first_step, responsible, span, stages
 
 
 def act_shrink_depth(run: Run, *, vanished: float = 1e-6, ratio: float = 1e-4, shrinking_stages: int = 3) -> Iterator[Finding]:
@@ -28,7 +28,7 @@ def act_shrink_depth(run: Run, *, vanished: float = 1e-6, ratio: float = 1e-4, s
     hidden = _hidden(chain)
     if step is None or len(hidden) < shrinking_stages + 1:
         return
-    reached = cumulative(np.array([s.rms for s in hidden]), growing=False)
+    reached = np.minimum.accumulate([s.rms for s in hidden])
     falling = int((np.diff(reached) < -0.5 * reached[:-1]).sum())
     gone = reached[-1] < vanished or reached[-1] < ratio * reached[0]
     if not gone or falling < shrinking_stages or hidden[-1].rms > 10 * reached[-1]:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .._core._site import Kind, Site
+from .._core._site import Kind
 from .._record import Run
-from ._step import Row, StepRows, read_steps, sites_of
+from ._step import Row, StepRows, read_steps
 
 FLOWING: tuple[Kind, ...] = ("output", "input")
 HELD: tuple[Kind, ...] = ("output_grad", "param_grad", "loss", "update", "param")
@@ -56,23 +56,14 @@ def births(run: Run) -> Iterator[Birth]:
 
 def _suspects(run: Run) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.bool_]]:
     """Steps; whether each holds a non-finite value that is no mask; whether its parameters are non-finite."""
-    flowing, held = sites_of(run, *FLOWING), [s for s in run.sites if s.kind in HELD]
-    weights = sites_of(run, "param")
+    rows = run.rows()
+    ill = np.flatnonzero(rows.stats[:, 1:3].any(axis=1))
+    step, site, stats = rows.step[ill], rows.site[ill], rows.stats[ill]
+    no_mask = (stats[:, 1] > 0) | np.isinf(stats[:, 7])
+    flows, holds, weighs = (_are(run, site, kinds) for kinds in (FLOWING, HELD, ("param",)))
     steps = np.asarray(run.steps, dtype=np.int64)
-    suspect = _any(run, flowing, steps, "nan") | _any(run, held, steps, "nonfinite") | _unbounded(run, flowing, steps)
-    return steps, suspect, _any(run, weights, steps, "nonfinite")
+    return steps, np.isin(steps, step[holds | (flows & no_mask)]), np.isin(steps, step[weighs])
 
 
-def _any(run: Run, sites: list[Site], steps: NDArray[np.int64], quantity: str) -> NDArray[np.bool_]:
-    if not sites:
-        return np.zeros(len(steps), dtype=bool)
-    table = run.matrix(sites, quantity)
-    return np.isin(steps, np.asarray(table.steps)[(np.nan_to_num(table.values) > 0).any(axis=1)])
-
-
-def _unbounded(run: Run, sites: list[Site], steps: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Where the largest value is infinite: +inf, or -inf in every place, either of which no mask has."""
-    if not sites:
-        return np.zeros(len(steps), dtype=bool)
-    table = run.matrix(sites, "max")
-    return np.isin(steps, np.asarray(table.steps)[np.isinf(table.values).any(axis=1)])
+def _are(run: Run, ids: NDArray[np.int32], kinds: tuple[Kind, ...]) -> NDArray[np.bool_]:
+    return np.isin(ids, [site.id for site in run.sites if site.kind in kinds])

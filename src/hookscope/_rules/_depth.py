@@ -29,14 +29,12 @@ def first_step(run: Run) -> StepRows | None:
 
 
 def outputs_in_order(step: StepRows) -> list[Row]:
-    """The first call of each floating output of the first micro-batch; a container that hands on its child's tensor is left out."""
+    """Every call's floating outputs in the first micro-batch; a container that hands on its child's tensor is left out."""
     kept: list[Row] = []
-    seen: set[int] = set()
     for row in step.of("output", step.micros[0]) if step.micros else []:
         repeated = bool(kept) and kept[-1].stats == row.stats and inside(kept[-1].site.module, row.site.module)
-        if row.site.id not in seen and not repeated and row.stats.count > 1:
+        if not repeated and row.stats.count > 1:
             kept.append(row)
-        seen.add(row.site.id)
     return kept
 
 
@@ -46,11 +44,6 @@ def stages(step: StepRows) -> list[Stage]:
     models = [r.site.model for r in rows]
     main = max(set(models), key=models.count, default="")
     return [Stage(r.site, float(np.sqrt(r.stats.sumsq / r.stats.count))) for r in rows if r.site.model == main]
-
-
-def cumulative(values: Values, *, growing: bool) -> Values:
-    """The largest (or smallest) value reached so far: growth that a later layer takes back does not count twice."""
-    return np.maximum.accumulate(values) if growing else np.minimum.accumulate(values)
 
 
 def responsible(run: Run, chain: list[Stage], start: int, stop: int) -> Place:

@@ -68,6 +68,8 @@ def _blow_up(norm: Series, lost: Series, factor: float) -> Finding | None:
     if not steady or not ended or start <= 0 or finite[peak] < factor * start:
         return None
     first = low + int(np.argmax(rising > 4 * start))
+    if first == peak:
+        return None  # one leap is a bad batch or a damaged weight, no instability that builds up
     text = f"the global gradient norm blew up from {start:.3g} at step {steps[low]} to {finite[peak]:.3g} at step {steps[peak]}"
     return _finding("error", text, (int(steps[first]), int(steps[peak])), {"start": float(start), "peak": float(finite[peak])})
 

@@ -31,7 +31,7 @@ def gradient_depth(run: Run, most_steps: int = 200) -> GradientDepth | None:
     but not its norm, and neither is a fault.
     """
     step = first_step(run)
-    order = [r.site for r in outputs_in_order(step)] if step else []
+    order = dict.fromkeys(r.site for r in outputs_in_order(step)) if step else {}
     grads = {(s.model, s.path, s.output_path): s for s in run.sites if s.kind == "output_grad" and not s.label}
     chain = [grads[key] for s in order if (key := (s.model, s.path, s.output_path)) in grads and s.module]
     if len(chain) < 3:

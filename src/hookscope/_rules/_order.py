@@ -40,10 +40,14 @@ NEEDS_LEAD = frozenset({"lr-too-high", "grad-runaway", "exploding-grad-depth"}) 
 
 
 def in_causal_order(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Root causes first, each with the positions it explains; what somebody else explains stands behind the last root of its severity."""
-    explained = {id(f) for f in findings for cause in findings if explains(cause, f)}
-    ordered = sorted(findings, key=lambda f: (f.severity == "info", id(f) in explained, *_rank(f)))
+    """Root causes first, each with the positions it explains; an effect stands behind all its causes."""
+    ordered = sorted(findings, key=lambda f: (f.severity == "info", _generation(f, findings), *_rank(f)))
     return tuple(replace(f, explains=tuple(i for i, g in enumerate(ordered) if explains(f, g))) for f in ordered)
+
+
+def _generation(finding: Finding, findings: Sequence[Finding]) -> int:
+    """0 for a root cause, else one more than the latest of its causes."""
+    return max((1 + _generation(cause, findings) for cause in findings if explains(cause, finding)), default=0)
 
 
 def explains(cause: Finding, effect: Finding) -> bool:
@@ -55,6 +59,8 @@ def explains(cause: Finding, effect: Finding) -> bool:
         return effect.evidence.get("follows") == cause.first_step and cause.rule != "nonfinite-weight"
     if cause.rule in NONFINITE:
         return effect.first_step >= cause.first_step and cause.first_step <= 1
+    if (cause.rule, effect.rule) == ("lr-too-high", "grad-runaway"):
+        return True  # one explosion, seen by its updates and by its gradients, whichever crosses its bound first
     return cause.first_step + lead <= effect.first_step
 
 

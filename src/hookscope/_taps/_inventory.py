@@ -84,7 +84,7 @@ def candidates(model: nn.Module, name: str = "") -> Iterator[Site]:
 
 def tensor_facts(tensor: torch.Tensor) -> dict[str, Any]:
     """Shape, dtype, device and size as `Site` keeps them; a parameter not yet materialised has no shape."""
-    lazy = isinstance(tensor, nn.parameter.UninitializedTensorMixin)
+    lazy = is_lazy(tensor)
     return {
         "shape": None if lazy else tuple(tensor.shape),
         "numel": None if lazy else tensor.numel(),
@@ -92,6 +92,11 @@ def tensor_facts(tensor: torch.Tensor) -> dict[str, Any]:
         "device": str(tensor.device),
         "trainable": tensor.requires_grad if isinstance(tensor, nn.Parameter) else None,
     }
+
+
+def is_lazy(tensor: torch.Tensor) -> bool:
+    """Whether a parameter of a lazy module has no shape yet."""
+    return nn.parameter.is_lazy(tensor)
 
 
 def sites(model: nn.Module, selection: Any = "**") -> list[Site]:
@@ -108,4 +113,4 @@ def sites(model: nn.Module, selection: Any = "**") -> list[Site]:
     """
     if not isinstance(model, nn.Module):
         raise AttachError(f"model is a {type(model).__name__}, not a torch.nn.Module")
-    return select_sites(list(candidates(model)), selection)
+    return select_sites(list(candidates(model)), selection, leaves=False)

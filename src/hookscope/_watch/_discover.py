@@ -19,11 +19,18 @@ from torch.nn.modules import module as torch_module
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
+from .._record import RunWriter
 from ._notice import outside
 from ._session import Session
+from ._settings import Settings
 from ._watch import free_name
 
 QUIET_STEPS = 20  # optimizer steps without news after which the global hook rests
+
+
+def discover(settings: Settings, writer: RunWriter) -> Discovery:
+    """Record to `writer` whatever models this process trains from now on."""
+    return Discovery(Session(settings, writer, first_step=writer.next_step, known=writer.known_sites))
 
 
 class Discovery:
@@ -36,6 +43,7 @@ class Discovery:
         self._names: set[str] = set()
         self._calls: RemovableHandle | None = None
         self._quiet = 0
+        self._optimizers: set[tuple[int, int]] = set()
         self._handles = [
             torch_module.register_module_module_registration_hook(self._registered),
             torch_module.register_module_parameter_registration_hook(self._made_parameter),
@@ -43,11 +51,13 @@ class Discovery:
         ]
         self._listen()
 
-    def close(self) -> None:
-        """Take the global hooks out."""
+    def close(self, status: str) -> None:
+        """Take the global hooks out and finish the run."""
         self._rest()
         for handle in self._handles:
             handle.remove()
+        self.session.close(status)
+        self.session.deliver(quietly=True)
 
     # -- global hooks: each returns None, and keeps its own failures to itself ----------------------------------------------------
 
@@ -60,6 +70,11 @@ class Discovery:
 
     def _stepped(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         self._quiet += 1
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        if (key := (id(optimizer), len(parameters))) not in self._optimizers:
+            self._optimizers.add(key)
+            if any(self.session.parameters.get(p) is None for p in parameters):
+                self._listen()
         if self._quiet > QUIET_STEPS:
             self._rest()  # only module hooks are taken out here: torch is iterating over those of optimizers
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -87,7 +87,7 @@ class Online:
         found = diagnose(memory.run, grad_norm_threshold=self.settings.grad_norm_threshold)
         return list(self._fresh(found))
 
-    def _fresh(self, found: Sequence[Finding] | Iterator[Finding]) -> Iterator[Finding]:
+    def _fresh(self, found: Iterable[Finding]) -> Iterator[Finding]:
         for finding in found:
             key = finding.rule, finding.module, finding.severity
             if key not in self._seen:

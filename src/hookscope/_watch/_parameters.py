@@ -12,8 +12,8 @@ from torch import nn
 
 from .._core._site import Kind, Site
 from .._core._stats import Rows
-from .._stats import Row, reduce_into
-from .._taps._inventory import candidates, parameters, tensor_facts
+from .._stats import Row, is_dense, reduce_into
+from .._taps._inventory import candidates, is_lazy, parameters, tensor_facts
 from ._store import Store
 from ._table import SiteTable
 
@@ -72,7 +72,7 @@ class Parameters:
         """Keep the sampled elements as they are now, for `read_updates` to compare with."""
         for parameter in wanted:
             watched = self._by_id[id(parameter)]
-            if _lazy(parameter):
+            if is_lazy(parameter):
                 continue
             if watched.before is None:
                 watched.stride = 1 if self.full else sampling_stride(tuple(parameter.shape))
@@ -102,7 +102,7 @@ class Parameters:
         return sites, rows
 
     def _write(self, parameter: nn.Parameter, kind: Kind, tensor: torch.Tensor) -> None:
-        if _lazy(parameter):
+        if is_lazy(parameter):
             return
         watched = self._by_id[id(parameter)]
         if kind not in watched.rows:
@@ -124,7 +124,7 @@ def sampling_stride(shape: tuple[int, ...], wanted: int = SAMPLE) -> int:
 
 def _sample(parameter: nn.Parameter, stride: int) -> torch.Tensor:
     value = parameter.detach()
-    if not value.is_contiguous() and torch._prims_common.is_non_overlapping_and_dense(value):
+    if not value.is_contiguous() and is_dense(value):
         flat = value.as_strided((value.numel(),), (1,))  # channels_last: as it lies in memory; a reshape would copy it all
     else:
         flat = value.reshape(-1)
@@ -133,13 +133,9 @@ def _sample(parameter: nn.Parameter, stride: int) -> torch.Tensor:
 
 def _change(parameter: nn.Parameter, watched: Watched) -> torch.Tensor | None:
     before = watched.before
-    if before is None or _lazy(parameter):
+    if before is None or is_lazy(parameter):
         return None
     now = _sample(parameter, watched.stride)
     if now.shape != before.shape or now.device != before.device:
         return None
     return now.float() - before.float() if now.dtype.itemsize < 4 else now - before  # halves differ by what need not be a half
-
-
-def _lazy(parameter: nn.Parameter) -> bool:
-    return isinstance(parameter, nn.parameter.UninitializedTensorMixin)

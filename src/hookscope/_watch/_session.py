@@ -14,6 +14,7 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -359,13 +360,16 @@ class Session:
             self._close_step()
 
     def _last_words(self) -> None:
-        if silent := [tap.site.full_path for tap in self.placing.taps if not tap.fired]:
+        if silent := [self._plain(tap.site) for tap in self.placing.taps if not tap.fired]:
             self.safety.event("never_fired", modules=silent)
         if self.activations.lost_calls:
             self.safety.event("lost_calls", calls=self.activations.lost_calls)
         spent = (self.safety.spent + self.activations.spent) / 1e9
         seconds = time.perf_counter() - self._started
         self.safety.event("closed", steps=self.clock.step, optimizer_steps=self.attempts, seconds=seconds, spent_seconds=spent)
+
+    def _plain(self, site: Site) -> str:
+        return site.full_path if len(self._models) > 1 else replace(site, model="").full_path
 
 
 _live: weakref.WeakSet[Session] = weakref.WeakSet()

@@ -47,7 +47,7 @@ class Slot:
         """See the gradient of `tensor` when it arrives. The hook stays with the tensor's graph and goes with it."""
         self.tapped = True
         self.grad_written = False
-        tensor.register_hook(self._saw_gradient)
+        tensor.register_hook(self._saw_gradient)  # type: ignore[no-untyped-call]  # torch leaves it unannotated
 
     def _saw_gradient(self, grad: torch.Tensor | None) -> None:
         owner, row = self.owner, self.grad_row

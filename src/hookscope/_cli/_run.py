@@ -1,0 +1,131 @@
+"""watch an unmodified training script: every model it trains is found and recorded
+
+    hookscope run train.py --epochs 3
+    hookscope run --to runs/base --every 10 --select "encoder.**" train.py --epochs 3
+    hookscope run -m package.train
+    torchrun --nproc-per-node 2 -m hookscope run train.py
+
+The script sees its own arguments, and ends with its own output and exit status; what hookscope has to say goes to stderr.
+Options of hookscope stand before the script.
+"""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .._core._errors import UsageError
+from ._after_import import after_import
+from ._script import run_module, run_script
+
+if TYPE_CHECKING:
+    from .._record import RunWriter
+    from .._watch import Discovery
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("--to", metavar="DIR", help="directory of the run (default: runs/SCRIPT-1, -2, ...)")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="record each N-th step (default: 1)")
+    parser.add_argument(
+        "--select", action="append", metavar="SEL", help="what to record, e.g. 'encoder.**' or '~*.dropout'; may be repeated"
+    )
+    parser.add_argument("--raise", dest="raises", action="store_true", help="stop the script at a finding of severity error")
+    parser.add_argument("--grad-norm-threshold", type=float, metavar="X", help="a global gradient norm that is too much")
+    parser.add_argument("--overwrite", action="store_true", help="replace the run that is there")
+    parser.add_argument("--resume", action="store_true", help="go on with the run that is there")
+    parser.add_argument("--quiet", action="store_true", help="say nothing but errors")
+    parser.add_argument("-m", dest="module", action="store_true", help="the script is a module's name, as in python -m")
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="script.py ...", help="the script and its own arguments")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Watch it."""
+    if not args.command:
+        raise UsageError("there is no script to run: hookscope run [options] script.py [its arguments]")
+    script, *rest = args.command
+    if not args.module and not os.path.isfile(script):
+        raise UsageError(f"cannot run {script!r}: there is no such file; options of hookscope stand before the script")
+    watching = _Watching(args, script)
+    atexit.register(watching.end)  # registered first, so called last: after what the script leaves to run at exit
+    after_import("torch", watching.start)
+    (run_module if args.module else run_script)(script, rest)
+    return 0
+
+
+class _Watching:
+    """The run of one script, from before its first line to after its last."""
+
+    def __init__(self, args: argparse.Namespace, script: str) -> None:
+        from importlib.metadata import PackageNotFoundError, version
+
+        from .._core._select import describe, select
+        from .._record import Meta, RunWriter
+
+        if args.every < 1:
+            raise UsageError(f"--every {args.every} is no schedule: give a whole number of steps, 1 or more")
+        self.args = args
+        self.selection = select(*(args.select or ["**"]))
+        self.discovery: Discovery | None = None
+        self._pid = os.getpid()
+        try:
+            torch = version("torch")
+        except PackageNotFoundError:
+            torch = ""
+        text = describe(self.selection)
+        meta = Meta(
+            torch=torch,
+            selections=(text,) if isinstance(text, str) else tuple(text),
+            every=args.every,
+            settings={"command": args.command, "grad_norm_threshold": args.grad_norm_threshold},
+        )
+        self.to = args.to or _free_directory(Path(script).stem)
+        self.writer: RunWriter = RunWriter(self.to, meta, overwrite=args.overwrite, resume=args.resume)
+
+    def start(self) -> None:
+        """Torch has just been imported by the script."""
+        from .._watch import Settings, discover
+
+        args = self.args
+        settings = Settings(
+            self.selection,
+            every=args.every,
+            on_finding="raise" if args.raises else "ignore" if args.quiet else "warn",
+            grad_norm_threshold=args.grad_norm_threshold,
+        )
+        self.discovery = discover(settings, self.writer)
+
+    def end(self) -> None:
+        """The script is over, however it ended."""
+        if os.getpid() != self._pid:
+            return
+        status = "failed" if hasattr(sys, "last_type") else "finished"
+        if self.discovery is None:
+            self.writer.close(status)
+        else:
+            self.discovery.close(status)
+        if not self.args.quiet:
+            self._report()
+
+    def _report(self) -> None:
+        from .._record import Run
+        from .._rules import diagnose
+
+        found = diagnose(Run(self.to))
+        lines = [f"hookscope: {found.steps} step(s) recorded in {self.to}: {found.verdict}"]
+        if not found.steps:
+            lines = [f"hookscope: nothing was recorded in {self.to}: no model with parameters was trained"]
+        lines += [f"  {finding.headline}" for finding in found.at_least("warning")[:3]]
+        lines.append(f"  see it: hookscope show {self.to}")
+        print("\n".join(lines), file=sys.stderr)
+
+
+def _free_directory(stem: str) -> str:
+    n = 1
+    while os.path.exists(f"runs/{stem}-{n}"):
+        n += 1
+    return f"runs/{stem}-{n}"
