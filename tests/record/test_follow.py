@@ -82,6 +82,18 @@ def test_a_refresh_reads_sites_events_and_status_too(tmp_path: Path) -> None:
     assert run["loss"].values.tolist() == [1.0]
 
 
+def test_an_event_is_read_once_its_line_is_whole_and_a_broken_line_is_passed_over(tmp_path: Path) -> None:
+    RunWriter(tmp_path, Meta())
+    run = Run(tmp_path)
+    with (tmp_path / "events.jsonl").open("ab", buffering=0) as journal:
+        journal.write(b'{"event": "ski')
+        run.refresh()
+        assert run.events == []
+        journal.write(b'pped", "step": 0}\n{"event": "half\n[1]\n{"event": "skipped", "step": 1}\n')
+        run.refresh()
+    assert run.events == [{"event": "skipped", "step": 0}, {"event": "skipped", "step": 1}]
+
+
 def test_a_run_that_was_overwritten_is_read_anew(tmp_path: Path) -> None:
     old = RunWriter(tmp_path, Meta(created="2020-01-01T00:00:00+00:00"))
     for step in range(5):

@@ -47,12 +47,12 @@ def diagnose_dead_neurons(
     Returns `{layer: share}`, 0.0 to 1.0, in order of execution; a layer that did not run is left out. Raises `SelectionError` for an unknown
     layer and `UsageError` for a threshold outside 0 to 1. Source of the criterion: dormant neurons, Sokar et al., 2023.
 
+    >>> import torch
     >>> from torch import nn
     >>> import hookscope as hs
     >>> layer = nn.Linear(3, 4)
-    >>> nn.init.constant_(layer.weight, 1.0)[2:] = 0.0
-    >>> nn.init.zeros_(layer.bias).sum().item()
-    0.0
+    >>> layer.load_state_dict({"weight": torch.tensor([[1.0] * 3] * 2 + [[0.0] * 3] * 2), "bias": torch.zeros(4)})
+    <All keys matched successfully>
     >>> hs.diagnose_dead_neurons(nn.Sequential(layer, nn.ReLU()), torch.ones(5, 3))
     {'0': 0.5, '1': 0.5}
     """

@@ -1,6 +1,6 @@
 """A finished segment of many small batches is rewritten as one of few large ones: what a slow training flushes step by step, read fast.
 
-Every batch costs a reader a third of a millisecond, however few its rows. Readers that follow the run notice the new file and skip
+A batch costs a reader as much as some thousand rows do, however few its own. Readers that follow the run notice the new file and skip
 the rows that they know: the order of rows stays.
 """
 

@@ -125,7 +125,7 @@ class GradientMonitor:
             return
         mean = stats.sum / finite if finite else math.nan
         std = math.sqrt(max(0.0, stats.sumsq / finite - mean * mean)) if finite else math.nan
-        step = self._session.clock.step if self._session is not None else -1
+        step = self._session.steps.clock.step if self._session is not None else -1
         event = {
             "layer": layer,
             "step": step,

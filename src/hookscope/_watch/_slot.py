@@ -20,7 +20,19 @@ if TYPE_CHECKING:
 class Slot:
     """A row is None where that side is not wanted; its site is -1 then."""
 
-    __slots__ = ("call", "followers", "grad_row", "grad_site", "grad_written", "host", "output_row", "output_site", "owner", "seq", "tapped")
+    __slots__ = (
+        "call",
+        "followers",
+        "grad_row",
+        "grad_site",
+        "grad_written",
+        "host",
+        "output_row",
+        "output_site",
+        "owner",
+        "seq",
+        "tapped",
+    )
 
     def __init__(self, owner: Activations, call: int, output: tuple[int, Row | None], grad: tuple[int, Row | None]) -> None:
         self.owner = owner

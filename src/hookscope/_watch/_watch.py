@@ -73,7 +73,7 @@ class watch:  # noqa: N801  # used like the function it reads as: `with hs.watch
         optimizers = [_as_optimizer(one) for one in (optimizer if isinstance(optimizer, Sequence) else [optimizer]) if one is not None]
         self._session = open_session(settings, to, overwrite=overwrite, resume=resume)
         self._to = to
-        self._session.clock.expected = frozenset(map(id, optimizers))
+        self._session.steps.clock.expected = frozenset(map(id, optimizers))
         try:
             self._session.add_models({name: weakref.ref(one) for name, one in models.items()}, strict=True)
         except BaseException:
@@ -94,7 +94,7 @@ class watch:  # noqa: N801  # used like the function it reads as: `with hs.watch
     @property
     def step(self) -> int:
         """Number of the optimizer step that is under way, counted from 0."""
-        return self._session.clock.step
+        return self._session.steps.clock.step
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -116,7 +116,7 @@ class watch:  # noqa: N801  # used like the function it reads as: `with hs.watch
         >>> with hs.watch(torch.nn.Linear(1, 1)) as w:
         ...     w.log("temperature", 0.7)
         """
-        self._session.log(name, float(value))
+        self._session.steps.log(name, float(value))
 
     def close(self, status: Literal["finished", "failed", "interrupted"] = "finished") -> None:
         """Stop watching, take every hook away, finish the run. Calling it again does nothing.
@@ -189,5 +189,7 @@ def _as_optimizer(given: Any) -> torch.optim.Optimizer:
     while not isinstance(inner, torch.optim.Optimizer) and hasattr(inner, "optimizer"):
         inner = inner.optimizer
     if not isinstance(inner, torch.optim.Optimizer):
-        raise AttachError(f"optimizer is a {type(given).__name__}, not a torch.optim.Optimizer; leave it out and it is recognised by itself")
+        raise AttachError(
+            f"optimizer is a {type(given).__name__}, not a torch.optim.Optimizer; leave it out and it is recognised by itself"
+        )
     return inner

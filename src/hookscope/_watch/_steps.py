@@ -1,0 +1,222 @@
+"""The steps of a training: what happens between the first forward and the end of `optimizer.step`, made into frames.
+
+Modules called -> their hooks write slots -> `backward_begins` reads the loss -> gradients arrive -> `backward_ends` folds the slots into a
+pending micro-batch -> `attempt_begins` takes the pending micro-batches into the open step and reads parameters and gradients ->
+`attempt_ends` reads the updates and, where the round is complete, closes the step.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from .._core._frame import Frame
+from .._core._site import Site
+from .._taps._clock import Clock
+from ._activations import Activations, MicroRows
+from ._parameters import Parameters
+from ._settings import Settings
+from ._step import OpenStep, crowded
+from ._table import SiteTable
+
+BY_HAND = 0  # the clock's key for steps taken without any torch optimizer
+
+
+@dataclass(frozen=True, slots=True)
+class Reports:
+    """Whom the steps tell: of a closed frame, of one that looks bad before the update, of a skipped step, of a folded micro-batch."""
+
+    frame: Callable[[Frame], None]
+    suspect: Callable[[Frame], None]
+    skipped: Callable[[str], None]
+    micro: Callable[[MicroRows], None]
+
+
+class Steps:
+    """Follows the events of one training; `gate` is called whenever another step opens."""
+
+    def __init__(self, settings: Settings, table: SiteTable, sources: tuple[Activations, Parameters], reports: Reports, first: int) -> None:
+        self.settings = settings
+        self.table = table
+        self.activations, self.parameters = sources
+        self.reports = reports
+        self.clock = Clock(first)
+        self.attempts = 0
+        self.gate: Callable[[], None] = lambda: None
+        self._open = OpenStep()
+        self._pending: list[MicroRows] = []
+        self._had_grad: list[nn.Parameter] = []
+        self._claimed: set[int] = set()  # parameters that some optimizer has come by with
+        self._rates: dict[tuple[int, int], int] = {}
+        self._stepping = False
+        self._close_after_backward = False
+        self._began = time.perf_counter()
+
+    @property
+    def recorded(self) -> bool:
+        """Whether a frame is made of the open step."""
+        return self.settings.recorded(self.clock.step)
+
+    def log(self, name: str, value: float) -> None:
+        """Add a number of the user's to the open step."""
+        self._open.put_value(self._scalar(name), value)
+
+    def backward_begins(self, roots: tuple[torch.Tensor, ...]) -> None:
+        """A backward pass is about to start from `roots`."""
+        if self._pending and not self._stepping:
+            if not self.attempts and self.parameters.changed():
+                self._step_by_hand()
+            elif self.attempts and self._had_grad and all(map(_dropped, self._had_grad)):
+                self._give_up_step()
+        if self.activations.on:
+            for root in roots:
+                self.activations.read(Site(-1, "loss", "loss"), root)
+
+    def backward_ends(self) -> None:
+        """It is over: fold its micro-batch."""
+        micro = self.activations.fold()
+        self.reports.micro(micro)
+        if self._close_after_backward:  # the optimizers stepped within this backward: it belongs to the step they made
+            self._close_after_backward = False
+            self._open.add([micro])
+            self._close_step()
+            return
+        self._pending = crowded([*self._pending, micro])
+        self._had_grad = [p for p in self.parameters.alive() if p.grad is not None]
+        if not self.attempts and not self._stepping:  # perhaps the weights are changed by hand: all we shall see is that they have changed
+            self._read_before(self.parameters.alive(), gradients=True)
+
+    def attempt_begins(self, optimizer: torch.optim.Optimizer, mine: list[nn.Parameter], *, has_closure: bool) -> None:
+        """`optimizer` is about to change the parameters `mine`, which are still what the forward used."""
+        self._stepping = True
+        self._begin_attempt(optimizer)
+        if self.recorded:
+            self._read_before(self._with_orphans(mine), gradients=not has_closure)
+            self._read_rates(optimizer)
+            if self._open.bad:
+                self.reports.suspect(self._open.frame(self.clock.step))
+
+    def attempt_ends(self, optimizer: torch.optim.Optimizer, mine: list[nn.Parameter], *, has_closure: bool) -> None:
+        """`optimizer` has done what it does."""
+        if id(optimizer) not in self.clock.attempted:
+            return
+        self._stepping = False
+        if has_closure:  # its forward and backward ran within the step
+            self._adopt()
+        if self.recorded:
+            if has_closure:
+                self.parameters.read_gradients(mine)
+            self.parameters.read_updates(mine)
+            self._keep_parameters()
+        if self.clock.complete:
+            if torch._C._current_graph_task_id() == -1:
+                self._close_step()
+            else:
+                self._close_after_backward = True
+
+    def attempt_skipped(self, optimizer: torch.optim.Optimizer, mine: list[nn.Parameter]) -> None:
+        """A GradScaler did not let `optimizer` step."""
+        self._begin_attempt(optimizer)
+        self._open.skipped = True
+        self.reports.skipped("GradScaler")
+        if self.recorded:
+            self._read_before(mine, gradients=True)
+        if self.clock.complete:
+            self._close_step()
+
+    def _begin_attempt(self, optimizer: torch.optim.Optimizer) -> None:
+        if self.clock.is_new_round(id(optimizer)):
+            self._close_step()
+        self.clock.attempt(id(optimizer))
+        self.attempts += 1
+        if torch._C._current_graph_task_id() == -1:
+            self.activations.outside()
+        self._adopt()
+
+    def _adopt(self) -> None:
+        if self.recorded:
+            self._open.add(self._pending)
+        self._pending, self._had_grad = [], []
+
+    def _read_before(self, parameters: list[nn.Parameter], *, gradients: bool) -> None:
+        self.parameters.read_values(parameters)
+        if gradients:
+            self.parameters.read_gradients(parameters)
+        self.parameters.remember(parameters)
+        self._keep_parameters()
+
+    def _keep_parameters(self) -> None:
+        self._open.put(*self.parameters.fold())
+
+    def _read_rates(self, optimizer: torch.optim.Optimizer) -> None:
+        for i, group in enumerate(optimizer.param_groups):
+            key = id(optimizer), i
+            if key not in self._rates:
+                self._rates[key] = self._scalar(f"lr.{len(self._rates)}" if self._rates else "lr")
+            rate = group.get("lr")
+            if isinstance(rate, (int, float)) or (isinstance(rate, torch.Tensor) and rate.is_cpu):
+                self._open.put_value(self._rates[key], float(rate))
+
+    def _scalar(self, name: str) -> int:
+        return self.table.add(Site(-1, name, "scalar"))
+
+    def _with_orphans(self, mine: list[nn.Parameter]) -> list[nn.Parameter]:
+        """With the first optimizer of a round go the parameters that none has claimed: frozen ones, forgotten ones."""
+        self._claimed |= {id(p) for p in mine}
+        if len(self.clock.attempted) > 1:
+            return mine
+        return mine + [p for p in self.parameters.alive() if id(p) not in self._claimed]
+
+    def _step_by_hand(self) -> None:
+        self.clock.attempt(BY_HAND)
+        self._adopt()
+        self.parameters.read_updates(self.parameters.alive())
+        self._keep_parameters()
+        self._close_step()
+
+    def _give_up_step(self) -> None:
+        """The gradients of the pending micro-batches were thrown away without an attempt: a guard in the user's loop skipped this step."""
+        if self.clock.attempted:
+            self._close_step()
+        expected = self.clock.expected
+        self._adopt()
+        self._open.skipped = True
+        self.reports.skipped("the training loop")
+        self._close_step()
+        self.clock.expected = expected
+
+    def _close_step(self) -> None:
+        now = time.perf_counter()
+        if self.recorded:
+            self._open.put_value(self._scalar("seconds"), now - self._began)
+            if self._open.skipped:
+                self._open.put_value(self._scalar("skipped"), 1.0)
+            frame, self._open = self._open.frame(self.clock.step), OpenStep()
+            self.reports.frame(frame)
+        self._began = now
+        self._open = OpenStep()
+        self.clock.advance()
+        self.gate()
+
+    def finish(self, status: str) -> None:
+        """Close what is open: the training is over, well (`finished`) or not."""
+        if self._pending and not self.attempts and self.parameters.changed():
+            self._step_by_hand()
+        if status != "finished":  # the forward that failed is what one will want to see
+            self._pending.append(self.activations.fold())
+        left = any(len(micro.site) for micro in self._pending)
+        if self.clock.attempted and left:
+            self._close_step()
+        if self.clock.attempted or left:
+            self._open.skipped |= bool(self.attempts) and not self.clock.attempted
+            self._adopt()
+            self._close_step()
+
+
+def _dropped(parameter: nn.Parameter) -> bool:
+    """Whether a gradient that was there is gone: None, or all zero. Waits for the device in the second case."""
+    return parameter.grad is None or not bool(parameter.grad.any())
