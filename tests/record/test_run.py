@@ -270,16 +270,16 @@ def test_the_summary_says_how_it_went(tmp_path: Path) -> None:
     writer.sites(SITES)
     for step in range(3):
         writer.frame(plain_frame(step))
-    writer.event({"event": "never_fired", "sites": ["lstm:output[0]", "lstm:output[1][0]"]})
+    writer.event({"event": "never_fired", "modules": ["lstm", "head"]})
     writer.close("finished")
     summary = Run(tmp_path / "base").summary()
     assert (summary.steps, summary.first_loss, summary.last_loss, summary.status) == (3, 1.0, 3.0, "finished")
     assert dict(summary.sites) == {"output": 3, "param": 1, "update": 1, "param_grad": 1, "loss": 1, "scalar": 1}
-    assert summary.never_fired == ("lstm:output[0]", "lstm:output[1][0]")
+    assert summary.never_fired == ("lstm", "head")
     assert summary.duration is not None
     assert summary.duration > 0
     assert summary.bytes == sum(p.stat().st_size for p in (tmp_path / "base").rglob("*") if p.is_file())
     lines = str(summary).splitlines()
     assert lines[0].startswith("base: finished, 3 steps in ")
     assert lines[1].startswith("sites: 8 (3 output, ")
-    assert lines[2:] == ["loss: 1 at the first step, 3 at the last", "never fired: lstm:output[0], lstm:output[1][0]"]
+    assert lines[2:] == ["loss: 1 at the first step, 3 at the last", "never fired: lstm, head"]

@@ -36,7 +36,7 @@ class _Finder(MetaPathFinder):
         self.name = name
         self.then = then
 
-    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:  # noqa: ARG002  # the protocol's
         if name != self.name:
             return None
         sys.meta_path.remove(self)

@@ -43,7 +43,7 @@ def _as_the_program(run: Callable[[], object]) -> None:
     """An exception that nobody catches is reported as python would, without our frames, and ends the program with status 1."""
     try:
         run()
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001  # whatever the program raises
         trace = _theirs(error.__traceback__)
         error.__traceback__ = trace
         sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace

@@ -28,6 +28,9 @@ class Finding:
     `module` is the origin (a path, `"(root)"` for the model itself, None outside the model) and `where` what kind of place that is.
     `message` is one sentence with the numbers in it; `causes` and `advice` are ordered, likeliest first.
     `explains` holds positions, in the diagnosis, of findings that this one accounts for.
+
+    >>> Finding("vanishing-grad", "warning", "gradients fade towards layers.0", first_step=0, last_step=19).headline
+    'warning vanishing-grad at step 0: gradients fade towards layers.0'
     """
 
     rule: str
@@ -56,7 +59,12 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """The findings of one run in causal order, root cause first."""
+    """The findings of one run in causal order, root cause first.
+
+    >>> found = Diagnosis("runs/base", 20, (Finding("vanishing-grad", "warning", "gradients fade", 0, 19),))
+    >>> found.verdict, len(found.at_least("error"))
+    ('warning', 0)
+    """
 
     run: str
     steps: int

@@ -21,6 +21,9 @@ class Site:
     `micro`); `output_path` leads to a tensor inside a structured output (`[1][0]`, `.last_hidden_state`).
     `module` is the path of the module that the site belongs to (for a parameter, its owner), `bases` the qualified class names of
     that module up to `torch.nn.Module`, most derived first. `sampled` counts the elements that are read when not all `numel` are.
+
+    >>> Site(0, "encoder.3", "output", output_path="[0]", module="encoder.3").name
+    'encoder.3:output[0]'
     """
 
     id: int

@@ -35,17 +35,17 @@ def diagnose_dead_neurons(
     """The share of dead units in each layer, in one forward over `sample_input`.
 
     A unit is dead where its mean magnitude over all samples and positions is at most `dead_threshold` times the layer's own mean
-    magnitude (so a change of the layer's scale changes nothing), or where every unit is silent. A unit is a channel behind convolutions, batch
-    norms and pooling, and an entry of the last dimension behind linear layers, layer norms, embeddings and recurrent layers;
-    an activation goes by the layer before it.
+    magnitude, so a change of the layer's scale changes nothing; in a layer of zeros every unit is dead. A unit is a channel behind
+    convolutions, batch norms and pooling, and an entry of the last dimension behind linear layers, layer norms, embeddings and
+    recurrent layers; an activation goes by the layer before it.
 
     `sample_input` is one argument, a tuple of arguments, or a dict of keyword arguments; the more samples, the surer. `layer_names` are
     paths as in `named_modules()`; None means every layer without children that has parameters or is an activation. The forward runs in the
     mode the model is in, without gradients; buffers and the random state are put back, and hooks are taken off whatever happens.
     One batch shows what is dead on it: a unit that rests here may fire elsewhere.
 
-    Returns `{layer: share}`, 0.0 to 1.0, in order of execution; a layer that did not run is left out. Raises `SelectionError` for an unknown
-    layer and `UsageError` for a threshold outside 0 to 1. Source of the criterion: dormant neurons, Sokar et al., 2023.
+    Returns `{layer: share}`, 0.0 to 1.0, in order of execution; a layer that did not run is left out. Raises `SelectionError` for an
+    unknown layer and `UsageError` for a threshold outside 0 to 1. Source of the criterion: dormant neurons, Sokar et al., 2023.
 
     >>> import torch
     >>> from torch import nn
@@ -82,7 +82,7 @@ class _Units:
     def listener(self, path: str) -> Any:
         """The action of the hook on the layer at `path`."""
 
-        def listen(module: nn.Module, args: Any, output: Any) -> None:
+        def listen(module: nn.Module, _args: Any, output: Any) -> None:
             if isinstance(module, _CHANNELS_FIRST):
                 self.axis = 1
             elif isinstance(module, _CHANNELS_LAST):

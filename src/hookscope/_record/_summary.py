@@ -17,7 +17,7 @@ class Summary:
     """How much was recorded, how it went and how it ended.
 
     `status` is `running`, `finished`, `failed`, `interrupted`, or `killed` where the process is gone without a word. `duration` is in
-    seconds, up to the end or, for a run without end, to the last write. `never_fired` names sites that the watcher reported as silent.
+    seconds, up to the end or, for a run without end, to the last write. `never_fired` names modules that the watcher reported as silent.
 
     >>> Summary("base", "finished", 2, (("output", 3),), first_loss=1.0, last_loss=0.5, duration=4.0, bytes=2048).sites_total
     3
@@ -73,7 +73,7 @@ def summarise(source: Source, snapshot: Snapshot, *, steps: Steps, loss: Series 
 
 
 def _never_fired(snapshot: Snapshot) -> tuple[str, ...]:
-    """The sites of the last report on it: an earlier one may name sites that fired since."""
+    """The modules of the last report on it: an earlier one may name modules that fired since."""
     reports = [e["modules"] for e in snapshot.events if e.get("event") == "never_fired" and isinstance(e.get("modules"), list)]
     return tuple(str(name) for name in reports[-1]) if reports else ()
 

@@ -28,7 +28,7 @@ def leaves(value: Any) -> list[tuple[str, torch.Tensor]]:
 
 
 def call_leaves(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[tuple[str, torch.Tensor]]:
-    """The tensors among a call's arguments: `[0]` for the first positional one, `.mask` for a keyword; `""` if there is one argument only."""
+    """The tensors among a call's arguments: `[0]` for the first one, `.mask` for a keyword; `""` if there is only one."""
     if len(args) == 1 and not kwargs:
         return leaves(args[0])
     named = leaves(args) + [("." + key + path, tensor) for key, value in kwargs.items() for path, tensor in leaves(value)]

@@ -156,7 +156,8 @@ class Activations:
 
     def _recomputed(self, tap: Tap, output: Any) -> None:
         """A checkpointed forward run again in the backward: its outputs are known, but with re-entrant checkpointing only this pass has a
-        graph. Segments are recomputed last first, so the calls of a reused module come back in reverse."""
+        graph. Segments are recomputed last first, so the calls of a reused module come back in reverse.
+        """
         again = tap.recalls
         if again == 0 and tap.calls == 0:
             self._touched.append(tap)

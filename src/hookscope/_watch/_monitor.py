@@ -70,7 +70,7 @@ class GradientMonitor:
     1.4142
     """
 
-    def __init__(self, model: nn.Module, grad_norm_threshold: float = 10.0, log_grad_norms: bool = True) -> None:  # noqa: FBT001, FBT002  # the signature people know
+    def __init__(self, model: nn.Module, grad_norm_threshold: float = 10.0, log_grad_norms: bool = True) -> None:
         if not isinstance(model, nn.Module):
             raise AttachError(f"model is a {type(model).__name__}, not a torch.nn.Module")
         if not grad_norm_threshold > 0:

@@ -124,11 +124,9 @@ def sampling_stride(shape: tuple[int, ...], wanted: int = SAMPLE) -> int:
 
 def _sample(parameter: nn.Parameter, stride: int) -> torch.Tensor:
     value = parameter.detach()
-    if not value.is_contiguous() and is_dense(value):
-        flat = value.as_strided((value.numel(),), (1,))  # channels_last: as it lies in memory; a reshape would copy it all
-    else:
-        flat = value.reshape(-1)
-    return flat[::stride]
+    if not value.is_contiguous() and is_dense(value):  # channels_last: as it lies in memory; a reshape would copy it all
+        return value.as_strided((value.numel(),), (1,))[::stride]
+    return value.reshape(-1)[::stride]
 
 
 def _change(parameter: nn.Parameter, watched: Watched) -> torch.Tensor | None:

@@ -54,7 +54,7 @@ class watch:  # noqa: N801  # used like the function it reads as: `with hs.watch
     3
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # the one call that has everything
         self,
         model: nn.Module | Sequence[nn.Module] | Mapping[str, nn.Module],
         optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None = None,
