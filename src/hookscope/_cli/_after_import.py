@@ -5,12 +5,12 @@ A script may set environment variables that torch reads when it is imported; imp
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Any
 
 
 class _Told(Loader):
@@ -19,6 +19,9 @@ class _Told(Loader):
     def __init__(self, loader: Loader, then: Callable[[], None]) -> None:
         self.loader = loader
         self.then = then
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.loader, name)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return self.loader.create_module(spec)
@@ -36,14 +39,20 @@ class _Finder(MetaPathFinder):
         self.name = name
         self.then = then
 
-    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:  # noqa: ARG002  # the protocol's
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         if name != self.name:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
+        others = [finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec")]
+        spec = next((found for finder in others if (found := finder.find_spec(name, path, target)) is not None), None)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Told(spec.loader, self.then)
+            spec.loader = _Told(spec.loader, self._imported)
         return spec
+
+    def _imported(self) -> None:
+        """Only now is the finder done: who asks whether there is a torch (transformers does) finds it and does not import it."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+            self.then()
 
 
 def after_import(name: str, then: Callable[[], None]) -> None:

@@ -16,11 +16,11 @@ import atexit
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from .._core._errors import UsageError
 from ._after_import import after_import
-from ._script import run_module, run_script
+from ._script import leave_as_interrupted, run_module, run_script
 
 if TYPE_CHECKING:
     from .._record import RunWriter
@@ -43,18 +43,19 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="script.py ...", help="the script and its own arguments")
 
 
-def run(args: argparse.Namespace) -> int:
-    """Watch it."""
+def run(args: argparse.Namespace) -> NoReturn:
+    """Watch it, and leave as it leaves."""
     if not args.command:
         raise UsageError("there is no script to run: hookscope run [options] script.py [its arguments]")
     script, *rest = args.command
     if not args.module and not os.path.isfile(script):
         raise UsageError(f"cannot run {script!r}: there is no such file; options of hookscope stand before the script")
     watching = _Watching(args, script)
-    atexit.register(watching.end)  # registered first, so called last: after what the script leaves to run at exit
+    # Registered first, so called last: after what the script leaves to run at exit.
+    atexit.register(leave_as_interrupted)
+    atexit.register(watching.end)
     after_import("torch", watching.start)
     (run_module if args.module else run_script)(script, rest)
-    return 0
 
 
 class _Watching:
@@ -68,6 +69,8 @@ class _Watching:
 
         if args.every < 1:
             raise UsageError(f"--every {args.every} is no schedule: give a whole number of steps, 1 or more")
+        if args.grad_norm_threshold is not None and not args.grad_norm_threshold > 0:
+            raise UsageError(f"--grad-norm-threshold {args.grad_norm_threshold:g} is no limit: give a norm above 0")
         self.args = args
         self.selection = select(*(args.select or ["**"]))
         self.discovery: Discovery | None = None
@@ -83,8 +86,9 @@ class _Watching:
             every=args.every,
             settings={"command": args.command, "grad_norm_threshold": args.grad_norm_threshold},
         )
-        self.to = args.to or _free_directory(Path(script).stem)
-        self.writer: RunWriter = RunWriter(self.to, meta, overwrite=args.overwrite, resume=args.resume)
+        self.to = args.to or _free_directory(script.rpartition(".")[2] if args.module else Path(script).stem)
+        # From the root on, since the script may change directories.
+        self.writer: RunWriter = RunWriter(os.path.abspath(self.to), meta, overwrite=args.overwrite, resume=args.resume)
 
     def start(self) -> None:
         """Torch has just been imported by the script."""
@@ -103,22 +107,24 @@ class _Watching:
         """The script is over, however it ended."""
         if os.getpid() != self._pid:
             return
-        status = "failed" if hasattr(sys, "last_type") else "finished"
         if self.discovery is None:
-            self.writer.close(status)
+            self.writer.close("failed" if hasattr(sys, "last_type") else "finished")
         else:
-            self.discovery.close(status)
-        if not self.args.quiet:
+            self.discovery.close()
+        if not self.args.quiet and sys.stderr is not None:
             self._report()
 
     def _report(self) -> None:
         from .._record import Run
         from .._rules import diagnose
 
-        found = diagnose(Run(self.to))
+        found = diagnose(Run(self.writer.path))
+        unmatched = self.discovery.unmatched() if self.discovery is not None else None
         lines = [f"hookscope: {found.steps} step(s) recorded in {self.to}: {found.verdict}"]
         if not found.steps:
-            lines = [f"hookscope: nothing was recorded in {self.to}: no model with parameters was trained"]
+            lines = [f"hookscope: nothing was recorded in {self.to}: {unmatched or 'no model with parameters was trained'}"]
+        elif unmatched:
+            lines.append(f"  {unmatched}")
         lines += [f"  {finding.headline}" for finding in found.at_least("warning")[:3]]
         lines.append(f"  see it: hookscope show {self.to}")
         print("\n".join(lines), file=sys.stderr)

@@ -89,6 +89,8 @@ class RunWriter:
 
     def event(self, event: dict[str, Any], /) -> None:
         """Append to the journal at once."""
+        if self._closed:
+            raise RunError(f"the run in {self.path} is closed: the event {event.get('event')!r} came too late")
         self._journal.append(event)
 
     def flush(self) -> None:

@@ -60,15 +60,26 @@ def loss(run: Run) -> Series:
 
 def gradient_norm(run: Run) -> Series:
     """The norm over all parameters' gradients in each step: before clipping where that was recorded, else as the optimizer used them."""
-    sites = sites_of(run, "param_grad", label="preclip") or sites_of(run, "param_grad")
+    sites = sites_of(run, "param_grad")
     if not sites:
         return EMPTY
-    size, bad = run.matrix(sites, "l2"), np.nan_to_num(run.matrix(sites, "nonfinite").values)
-    absent = np.isnan(size.values).all(axis=1)
-    values = np.sqrt(np.nansum(np.square(size.values), axis=1))
-    values[absent] = np.nan
+    steps, size = run.matrix(sites, "l2").steps, _before_clipping(run, sites, "l2")
+    bad = np.nan_to_num(_before_clipping(run, sites, "nonfinite"))
+    values = np.sqrt(np.nansum(np.square(size), axis=1))
+    values[np.isnan(size).all(axis=1)] = np.nan
     values[(bad > 0).any(axis=1)] = np.inf
-    return Series(np.asarray(size.steps, dtype=np.int64), values).present
+    return Series(np.asarray(steps, dtype=np.int64), values).present
+
+
+def _before_clipping(run: Run, sites: list[Site], quantity: str) -> Values:
+    """One quantity of gradients: as they were before the loop changed them in the steps in which it did, else as they were used."""
+    values = np.array(run.matrix(sites, quantity).values)
+    earlier = {(s.model, s.path): s for s in sites_of(run, "param_grad", label="preclip")}
+    for i, site in enumerate(sites):
+        if (before := earlier.get((site.model, site.path))) is not None:
+            preclip = np.asarray(run.matrix([before], quantity).values)[:, 0]
+            values[:, i] = np.where(np.isnan(preclip), values[:, i], preclip)
+    return values
 
 
 def learning_rate(run: Run) -> Series:

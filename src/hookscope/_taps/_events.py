@@ -1,8 +1,8 @@
 """What happens in the process that no module hook sees: backward passes, optimizer attempts, steps skipped by a GradScaler.
 
-While at least one listener is subscribed, `torch.autograd.backward` (which `Tensor.backward` calls) and `GradScaler.step` are wrapped
-and two global optimizer hooks are in place; when the last listener leaves, all of it is undone. A wrapper that someone else has
-wrapped in the meantime cannot be taken out; it stays and does nothing.
+While at least one listener is subscribed, `torch.autograd.backward` (which `Tensor.backward` calls) and `scale` and `step` of
+`GradScaler` are wrapped and two global optimizer hooks are in place; when the last listener leaves, all of it is undone. A wrapper that
+someone else has wrapped in the meantime cannot be taken out; it stays and does nothing.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Protocol
 
@@ -19,11 +20,22 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 
+@dataclass(frozen=True, slots=True)
+class Backward:
+    """One call of backward: from where; the factor that a GradScaler has put on the loss (None: none); whether its graph is kept to be
+    differentiated once more.
+    """
+
+    roots: tuple[torch.Tensor, ...]
+    scale: torch.Tensor | None = None
+    create_graph: bool = False
+
+
 class Listener(Protocol):
     """Told of events in the order they happen; whatever it raises reaches the user's program, so it must mean to."""
 
-    def backward_begins(self, roots: tuple[torch.Tensor, ...]) -> None:
-        """A backward pass is about to start from `roots`."""
+    def backward_begins(self, backward: Backward) -> None:
+        """A backward pass is about to start."""
 
     def backward_ends(self, failed: bool) -> None:
         """It is over."""
@@ -45,6 +57,7 @@ class _Wiring:
         self.listeners: list[weakref.ref[Listener]] = []
         self.stepping: dict[int, FrameType] = {}  # optimizer -> torch's frame of its outermost step()
         self.attempts = 0
+        self.scaled: list[tuple[weakref.ref[torch.Tensor], torch.Tensor]] = []  # losses since the last backward, and their factors
         self.inside = 0
         self.undo: list[Callable[[], None]] = []
 
@@ -83,6 +96,7 @@ class _Wiring:
         hooks = register_optimizer_step_pre_hook(self.before_step), register_optimizer_step_post_hook(self.after_step)
         self.undo = [hook.remove for hook in hooks]
         self.undo.append(_wrap(torch.autograd, "backward", _around_backward))
+        self.undo.append(_wrap(torch.amp.GradScaler, "scale", _around_scaler_scale))
         self.undo.append(_wrap(torch.amp.GradScaler, "step", _around_scaler_step))
 
     def disconnect(self) -> None:
@@ -91,6 +105,7 @@ class _Wiring:
             while self.undo:
                 self.undo.pop()()
             self.stepping.clear()
+            self.scaled.clear()
 
 
 _wiring = _Wiring()
@@ -126,17 +141,19 @@ def _runs_within(frame: FrameType | None, outer: FrameType | None) -> bool:
 
 
 def _wrap(owner: Any, name: str, around: Callable[..., Any]) -> Callable[[], None]:
-    original = getattr(owner, name)
+    original, active = getattr(owner, name), True
 
     @functools.wraps(original)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if not _wiring.listeners:
+        if not active or not _wiring.listeners:
             return original(*args, **kwargs)
         return around(original, *args, **kwargs)
 
     setattr(owner, name, wrapper)
 
     def undo() -> None:
+        nonlocal active
+        active = False  # inside someone else's wrapper it stays, also when another one is put around that
         if getattr(owner, name) is wrapper:
             setattr(owner, name, original)
 
@@ -148,8 +165,9 @@ def _around_backward(original: Callable[..., None], *args: Any, **kwargs: Any) -
     if torch._C._current_graph_task_id() != -1 or torch.compiler.is_compiling():  # inside another backward: part of that one
         return original(*args, **kwargs)
     tensors = (roots,) if isinstance(roots, torch.Tensor) else tuple(r for r in roots or () if isinstance(r, torch.Tensor))
+    backward = Backward(tensors, _scale_of(tensors), bool(kwargs.get("create_graph", args[3] if len(args) > 3 else False)))
     for listener in _wiring:
-        listener.backward_begins(tensors)
+        listener.backward_begins(backward)
     failed = True
     try:
         original(*args, **kwargs)
@@ -157,6 +175,25 @@ def _around_backward(original: Callable[..., None], *args: Any, **kwargs: Any) -
     finally:
         for listener in _wiring:
             listener.backward_ends(failed)
+
+
+def _scale_of(roots: tuple[torch.Tensor, ...]) -> torch.Tensor | None:
+    """The factor of the loss that backward starts from; of one made from scaled losses, if they all have the same."""
+    scaled, _wiring.scaled = _wiring.scaled, []
+    for ref, scale in scaled:
+        if any(ref() is root for root in roots):
+            return scale
+    return scaled[0][1] if len({id(scale) for _, scale in scaled}) == 1 else None
+
+
+def _around_scaler_scale(original: Callable[..., Any], scaler: Any, outputs: Any, *args: Any, **kwargs: Any) -> Any:
+    result = original(scaler, outputs, *args, **kwargs)
+    scale = getattr(scaler, "_scale", None)
+    if isinstance(scale, torch.Tensor):
+        found = [result] if isinstance(result, torch.Tensor) else result if isinstance(result, (list, tuple)) else []
+        _wiring.scaled += [(weakref.ref(tensor), scale) for tensor in found if isinstance(tensor, torch.Tensor)]
+        del _wiring.scaled[:-64]  # a loop that scales and never goes backward
+    return result
 
 
 def _around_scaler_step(original: Callable[..., Any], scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:

@@ -19,11 +19,14 @@ from .._core._stats import Rows
 from .._stats import Row, reduce_into
 from .._taps._inventory import tensor_facts
 from .._taps._leaves import call_leaves, leaves
+from ._evaluation import Evaluation
 from ._slot import Slot
-from ._store import Store
+from ._store import Store, unscaled
 from ._table import SiteTable
 
 MAX_CALLS = 256  # calls of one module in one micro-batch that get rows of their own; later ones are counted as lost
+INNER = "inner"  # label of a gradient taken by torch.autograd.grad
+SECOND = "second"  # label of one that a backward through the graph of another backward brings
 MAX_BLAMED = 8  # modules per micro-batch whose inputs are read because their output was not finite
 
 
@@ -57,7 +60,12 @@ class Activations:
         self.fail = fail
         self.on = True
         self.spent = 0  # nanoseconds
+        self.before_entry: Callable[[], None] = lambda: None
         self.lost_calls = 0
+        self.lost_views: set[str] = set()  # modules whose output, a view, was written to: torch drops the hook on its gradient
+        self.evaluation = Evaluation(table, store)
+        self.passing = INNER  # the label of a gradient that arrives now
+        self.labelled: dict[tuple[int, int], tuple[Slot, Row]] = {}
         self.gradients: list[Slot] = []
         self._pid = os.getpid()
         self._outputs: list[tuple[Slot, Row]] = []
@@ -70,6 +78,8 @@ class Activations:
         self._was_training: bool | None = None
         self._seq = 0
         self._blamed = 0
+        self._differentiable = False  # the last backward kept its graph to be differentiated
+        self._views: list[tuple[Tap, weakref.ref[torch.Tensor], int]] = []
 
     # -- hooks ----------------------------------------------------------------------------------------------------------------------
 
@@ -79,6 +89,7 @@ class Activations:
             return
         self._depth += 1
         if self._depth == 1:
+            self._guarded(self.before_entry)
             self._with_grad = torch.is_grad_enabled()
             if self.on and self._with_grad:
                 self._guarded(self._entered, site, module, args, kwargs)
@@ -95,9 +106,13 @@ class Activations:
 
     def after_forward(self, tap: Tap, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         """A module has returned."""
-        if torch.compiler.is_compiling() or not self.on or not self._training():
+        if torch.compiler.is_compiling() or (not self.on and torch.is_grad_enabled()):
             return
-        if torch._C._current_graph_task_id() == -1:
+        if not self._training():
+            self._guarded(self.evaluation.saw, tap.site, output)
+        elif not self.on:
+            return
+        elif torch._C._current_graph_task_id() == -1:
             self._guarded(self._computed, tap, args, kwargs, output)
         else:
             self._guarded(self._recomputed, tap, output)
@@ -118,9 +133,12 @@ class Activations:
     def _guarded(self, action: Callable[..., None], *args: Any) -> None:
         if os.getpid() != self._pid or torch._C._functorch.maybe_current_level() is not None:
             return
+        if torch._C._get_tracing_state() is not None:  # torch.jit.trace: shapes are tensors now, and all that is asked of them is noted
+            return
         began = time.perf_counter_ns()
         try:
-            action(*args)
+            with torch._C.DisableTorchFunction():  # a tensor subclass, or a mode, of the user's is not to see what is read
+                action(*args)
         except Exception as error:
             self.fail(error)
         self.spent += time.perf_counter_ns() - began
@@ -128,8 +146,8 @@ class Activations:
     # -- reading --------------------------------------------------------------------------------------------------------------------
 
     def _entered(self, site: Site, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if module.training and self._was_training is False:  # what an evaluation left behind without a backward is no part of what comes
-            self.forget()
+        if module.training and self._was_training is False:
+            self.end_evaluation()
         self._was_training = module.training
         self._read_inputs(site, 0, args, kwargs)
 
@@ -149,10 +167,10 @@ class Activations:
             slot.tapped = False
             slot.followers.clear()
             source = self._read_output(slot, tensor)
-            if source is slot:
-                _tap(slot, tensor)
+            if source is slot and _tap(slot, tensor) and tensor._is_view():
+                self._views.append((tap, weakref.ref(tensor), tensor._version))
             if source.bad and self._blamed < MAX_BLAMED:
-                self._blame(tap, call, slot.seq, args, kwargs, tensor)
+                self._blame(tap, slot, args, kwargs, tensor)
 
     def _recomputed(self, tap: Tap, output: Any) -> None:
         """A checkpointed forward run again in the backward: its outputs are known, but with re-entrant checkpointing only this pass has a
@@ -188,13 +206,13 @@ class Activations:
             self._outputs.append((slot, source.output_row))
         return source
 
-    def _blame(self, tap: Tap, call: int, seq: int, args: tuple[Any, ...], kwargs: dict[str, Any], output: torch.Tensor) -> None:
+    def _blame(self, tap: Tap, slot: Slot, args: tuple[Any, ...], kwargs: dict[str, Any], output: torch.Tensor) -> None:
         """The output is not finite: were the inputs? They cannot be told where the module wrote its output over them."""
         self._blamed += 1
         place = _memory(output)
         for path, tensor in call_leaves(args, kwargs):
             if tensor.is_floating_point() and (memory := _memory(tensor)) is not None and memory != place:
-                self.read(replace(tap.site, kind="input", output_path=path), tensor, call=call, seq=seq, once=True)
+                self.read(replace(tap.site, kind="input", output_path=path), tensor, call=slot.call, seq=slot.seq, once=True)
 
     def _read_inputs(self, site: Site, call: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         for path, tensor in call_leaves(args, kwargs):
@@ -229,17 +247,53 @@ class Activations:
     def _site(self, tap: Tap, kind: Kind, path: str, tensor: torch.Tensor) -> int:
         return self.table.add(replace(tap.site, kind=kind, output_path=path, **tensor_facts(tensor)))
 
+    # -- passes ---------------------------------------------------------------------------------------------------------------------
+
+    def end_evaluation(self) -> None:
+        """What was read in eval mode and left without a backward is no part of the micro-batch that comes."""
+        if self._was_training is False:
+            self.evaluation.adopt((slot.output_site, row) for slot, row in self._outputs)
+            self.forget()
+
+    def begin_backward(self) -> None:
+        """Gradients that arrive from now on are those of a backward."""
+        self.passing = SECOND if self._differentiable and not self._touched else ""
+        for tap, view, version in self._views:
+            if (tensor := view()) is not None and tensor._version != version:
+                self.lost_views.add(tap.site.full_path)
+
+    def end_backward(self, *, create_graph: bool) -> None:
+        """And those that arrive from now on are of something else, `torch.autograd.grad` for one."""
+        self.passing = INNER
+        self._differentiable = create_graph or (self._differentiable and not self._touched)
+
     # -- folding --------------------------------------------------------------------------------------------------------------------
 
-    def fold(self) -> MicroRows:
-        """The rows written since the last fold, and a clean slate."""
-        entries = self._extras + [(slot.output_site, slot.call, slot.seq, row) for slot, row in self._outputs]
+    @property
+    def waiting(self) -> bool:
+        """Whether a forward of the training has been read and not been folded."""
+        return bool(self._touched)
+
+    def fold(self, scale: float = 1.0, *, without_backward: bool = False) -> MicroRows:
+        """The rows written since the last fold, and a clean slate. The loss was multiplied by `scale`: that is taken out again.
+
+        `without_backward`: there was none, so the gradients are those that `torch.autograd.grad` took.
+        """
+        losses = [entry for entry in self._extras if self.table.sites[entry[0]].kind == "loss"]
+        entries = [entry for entry in self._extras if self.table.sites[entry[0]].kind != "loss"]
+        entries += [(slot.output_site, slot.call, slot.seq, row) for slot, row in self._outputs]
+        plain = len(entries)
+        entries += losses
         for slot in self.gradients:
             if slot.grad_row is not None:
                 entries += [(s.grad_site, s.call, s.seq, slot.grad_row) for s in (slot, *slot.followers) if s.grad_site >= 0]
+        for (label, _), (slot, row) in self.labelled.items():
+            entries.append((slot.grad_site if without_backward else label, slot.call, slot.seq, row))
         self.forget()
         site, call, seq = (np.array([entry[i] for entry in entries], np.int32) for i in range(3))
-        return MicroRows(site, call, seq, self.store.read([entry[3] for entry in entries]))
+        stats = self.store.read([entry[3] for entry in entries])
+        stats[plain:] = unscaled(stats[plain:], scale)
+        return MicroRows(site, call, seq, stats)
 
     def forget(self) -> None:
         """Drop what was written since the last fold."""
@@ -247,15 +301,18 @@ class Activations:
             tap.calls = tap.recalls = 0
         for slot in self.gradients:
             slot.grad_written = False
-        self._touched, self._outputs, self._extras, self.gradients = [], [], [], []
+        self._touched, self._outputs, self._extras, self._views = [], [], [], []
+        self.gradients, self.labelled = [], {}
         self._last = None
         self._seq = self._blamed = 0
 
 
-def _tap(slot: Slot, tensor: torch.Tensor) -> None:
+def _tap(slot: Slot, tensor: torch.Tensor) -> bool:
     """A leaf keeps its hooks for ever, so only what has a graph behind it is tapped."""
-    if slot.grad_row is not None and tensor.requires_grad and tensor.grad_fn is not None:
-        slot.tap(tensor)
+    if slot.grad_row is None or not tensor.requires_grad or tensor.grad_fn is None:
+        return False
+    slot.tap(tensor)
+    return True
 
 
 def _memory(tensor: torch.Tensor) -> int | None:

@@ -8,6 +8,8 @@ with unknown ones.
 
 from __future__ import annotations
 
+import inspect
+import sys
 import weakref
 from collections.abc import Iterator
 from types import FrameType
@@ -19,13 +21,15 @@ from torch.nn.modules import module as torch_module
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
+from .._core._errors import HookscopeWarning, SelectionError
 from .._record import RunWriter
-from ._notice import outside
-from ._session import Session
+from ._notice import outside, warn
+from ._session import Session, process_outcome
 from ._settings import Settings
 from ._watch import free_name
 
 QUIET_STEPS = 20  # optimizer steps without news after which the global hook rests
+_LOOKS_AT_ITSELF = frozenset(("locals", "vars", "dir", "eval", "exec"))  # in the names of a function's code
 
 
 def discover(settings: Settings, writer: RunWriter) -> Discovery:
@@ -43,6 +47,7 @@ class Discovery:
         self._names: set[str] = set()
         self._calls: RemovableHandle | None = None
         self._quiet = 0
+        self._checked = False  # whether the selection was held against the models of the first step
         self._optimizers: set[tuple[int, int]] = set()
         self._handles = [
             torch_module.register_module_module_registration_hook(self._registered),
@@ -51,13 +56,22 @@ class Discovery:
         ]
         self._listen()
 
-    def close(self, status: str) -> None:
+    def close(self) -> None:
         """Take the global hooks out and finish the run."""
         self._rest()
         for handle in self._handles:
             handle.remove()
-        self.session.close(status)
+        self.session.close(process_outcome())
         self.session.deliver(quietly=True)
+
+    def unmatched(self) -> str | None:
+        """What of the selection matches nothing in the models found so far, in a sentence; None if all of it does or there is none."""
+        try:
+            if self._names:
+                self.session.models.check_selection()
+        except SelectionError as problem:
+            return str(problem)
+        return None
 
     # -- global hooks: each returns None, and keeps its own failures to itself ----------------------------------------------------
 
@@ -70,6 +84,9 @@ class Discovery:
 
     def _stepped(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         self._quiet += 1
+        if not self._checked and self._names:
+            self._checked = True
+            self.session.safety.run("discovery", self._check)
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         if (key := (id(optimizer), len(parameters))) not in self._optimizers:
             self._optimizers.add(key)
@@ -94,7 +111,11 @@ class Discovery:
         self._seen.update(model.modules())
         self._quiet = 0
         self.session.add_models({name: weakref.ref(model)}, strict=False)
-        self.session.enter_late(model, name, called, args)
+        self.session.models.enter_late(model, name, called, args)
+
+    def _check(self) -> None:
+        if problem := self.unmatched():
+            warn(f"hookscope: {problem}", HookscopeWarning)
 
     def _outermost(self, module: nn.Module) -> nn.Module:
         seen = {id(module)}
@@ -124,7 +145,7 @@ def _variable(model: nn.Module) -> str | None:
     """What the program calls the model: a variable of the calling functions, or an attribute of their `self`."""
     frame: FrameType | None = outside()
     while frame is not None:
-        scope = frame.f_locals
+        scope = _scope(frame)
         for name, value in list(scope.items()):
             if value is model and name != "self":
                 return str(name)
@@ -134,3 +155,19 @@ def _variable(model: nn.Module) -> str | None:
                 return str(name)
         frame = frame.f_back
     return None
+
+
+def _scope(frame: FrameType) -> dict[str, Any]:
+    """A copy of the variables of a frame; empty where taking one could be noticed.
+
+    Before Python 3.13 `f_locals` of a function is one dict that lives as long as the call. Filled, it would keep alive what the function
+    has let go; and it is the very dict that `locals()` has given to a function that called it, and that a debugger writes back.
+    """
+    if not frame.f_code.co_flags & inspect.CO_OPTIMIZED or sys.version_info >= (3, 13):
+        return dict(frame.f_locals)
+    if frame.f_trace is not None or not _LOOKS_AT_ITSELF.isdisjoint(frame.f_code.co_names):
+        return {}
+    scope = frame.f_locals
+    copied = dict(scope)
+    scope.clear()
+    return copied

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .._core._finding import Finding
 from .._core._frame import Frame
@@ -21,6 +23,34 @@ JUMP = 4.0  # a global gradient norm this many times its usual one, or a loss th
 _TIMES = frozenset((1, 5, 10, 20, 50, 100, 200, 500))
 
 
+@dataclass(frozen=True, slots=True)
+class _Kinds:
+    """Which sites are what, by their ids."""
+
+    gradient: NDArray[np.bool_]  # of a parameter, as the optimizer uses it
+    loss: NDArray[np.bool_]
+    maskable: NDArray[np.bool_]  # -inf beside finite values is a mask there, not a fault
+    skipped: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, sites: Sequence[Site]) -> _Kinds:
+        return cls(
+            np.array([site.kind == "param_grad" and not site.label for site in sites], bool),
+            np.array([site.kind == "loss" for site in sites], bool),
+            np.array([site.kind in ("input", "output") for site in sites], bool),
+            np.array([site.kind == "scalar" and site.path == "skipped" for site in sites], bool),
+        )
+
+    def bad(self, frame: Frame) -> set[tuple[bool, int]]:
+        """The sites where something is not finite, except as a mask is; apart for steps that were skipped."""
+        nan, inf, most = frame.stats[:, 1], frame.stats[:, 2], frame.stats[:, 7]
+        bad = (nan > 0) | ((inf > 0) & ~(self.maskable[frame.site] & np.isfinite(most)))
+        if not bad.any():
+            return set()
+        skipped = bool(self.skipped[frame.site].any())
+        return {(skipped, site) for site in frame.site[bad].tolist()}
+
+
 class Online:
     """`see` takes each frame as it is closed, `suspect` looks at one that is still open; both return findings not reported before."""
 
@@ -33,6 +63,8 @@ class Online:
         self._norms: deque[float] = deque(maxlen=200)
         self._first_loss: float | None = None
         self._frames = self._bad_frames = 0
+        self._bad_sites: set[tuple[bool, int]] = set()
+        self._kinds = _Kinds.of(())
         self._judged = -CALM
 
     def see(self, frame: Frame, sites: Sequence[Site]) -> list[Finding]:
@@ -48,28 +80,35 @@ class Online:
 
     def suspect(self, frame: Frame, sites: Sequence[Site]) -> list[Finding]:
         """Look at a frame whose step has not changed the parameters yet."""
-        return self._judge([*self._head, *self._tail, frame], sites) if self._is_news() else []
+        bad = self._known(sites).bad(frame)
+        return self._judge([*self._head, *self._tail, frame], sites) if self._is_news(bad) else []
 
-    def _is_news(self) -> bool:
-        """A model that is full of NaN is judged at its 1st, 2nd, 4th, 8th ... bad frame."""
-        return (self._bad_frames + 1) & self._bad_frames == 0
+    def _known(self, sites: Sequence[Site]) -> _Kinds:
+        if len(self._kinds.loss) != len(sites):
+            self._kinds = _Kinds.of(sites)
+        return self._kinds
+
+    def _is_news(self, bad: set[tuple[bool, int]]) -> bool:
+        """A site that was never bad before is judged at once; a model that is full of NaN at its 1st, 2nd, 4th, 8th ... bad frame."""
+        return bool(bad) and (not bad <= self._bad_sites or (self._bad_frames + 1) & self._bad_frames == 0)
 
     def _asks_for_judgement(self, frame: Frame, sites: Sequence[Site]) -> bool:
-        if frame.stats[:, 1:3].any():
-            news = self._is_news()
+        kinds = self._known(sites)
+        if bad := kinds.bad(frame):
+            news = self._is_news(bad)
             self._bad_frames += 1
+            self._bad_sites |= bad
             return news
         if self._frames in _TIMES or self._frames % 1000 == 0:
             return True
-        if self._jumped(frame, sites) and self._frames - self._judged >= CALM:
+        if self._jumped(frame, kinds) and self._frames - self._judged >= CALM:
             self._judged = self._frames
             return True
         return False
 
-    def _jumped(self, frame: Frame, sites: Sequence[Site]) -> bool:
-        kinds = np.array([site.kind for site in sites])[frame.site]
-        norm = math.sqrt(float(frame.stats[kinds == "param_grad", 5].sum()))
-        losses = frame.stats[kinds == "loss"]
+    def _jumped(self, frame: Frame, kinds: _Kinds) -> bool:
+        norm = math.sqrt(float(frame.stats[kinds.gradient[frame.site], 5].sum()))
+        losses = frame.stats[kinds.loss[frame.site]]
         loss = float(losses[:, 4].sum() / max(1.0, losses[:, 0].sum())) if len(losses) else None
         if self._first_loss is None:
             self._first_loss = loss

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -14,10 +15,35 @@ from .._core._site import Kind, Site
 from .._core._stats import Rows
 from .._stats import Row, is_dense, reduce_into
 from .._taps._inventory import candidates, is_lazy, parameters, tensor_facts
-from ._store import Store
+from ._store import Store, unscaled_by
 from ._table import SiteTable
 
 SAMPLE = 4096  # elements of a parameter whose change is followed; the error of its rms is about 1 / sqrt(2 * 4096) = 1 %
+SAME = 1e-5  # a norm that differs by less has been left alone: unscaling rounds in half precision, clipping does not stop here
+
+
+@dataclass(frozen=True, slots=True)
+class Early:
+    """A gradient as it was when backward had ended: which tensor, in which version, with which factor on the loss; where its stats are."""
+
+    grad: int
+    version: int
+    scale: float
+    row: Row
+
+    def still(self, grad: torch.Tensor) -> bool:
+        """Whether nothing has touched the gradient since."""
+        return id(grad) == self.grad and grad._version == self.version
+
+
+@dataclass(frozen=True, slots=True)
+class Clip:
+    """What happened to the gradients between backward and the step: the factor on their common norm (1.0: nothing), and, where they were
+    not scaled evenly, the largest magnitude left: the limit of a clipping by value.
+    """
+
+    factor: float = 1.0
+    value: float | None = None
 
 
 @dataclass(slots=True)
@@ -25,8 +51,10 @@ class Watched:
     """One parameter: where its stats go, and a copy of the sampled elements from before the step."""
 
     ref: weakref.ref[nn.Parameter]
-    site: Site  # as kind "param"; the others differ in the kind alone
-    rows: dict[Kind, tuple[int, Row]] = field(default_factory=dict)
+    site: Site  # as kind "param"; the others differ in kind and label alone
+    rows: dict[tuple[Kind, str], tuple[int, Row]] = field(default_factory=dict)
+    early: Early | None = None
+    early_row: Row | None = None
     stride: int = 1
     before: torch.Tensor | None = None
 
@@ -39,7 +67,7 @@ class Parameters:
         self.store = store
         self.full = full
         self._by_id: dict[int, Watched] = {}
-        self._written: dict[int, Row] = {}  # site -> row, since the last fold
+        self._written: dict[int, tuple[Row, float]] = {}  # site -> row and the factor in it, since the last fold
 
     def attach(self, model: nn.Module, name: str) -> None:
         """Know the parameters of `model`; again after its tree has changed."""
@@ -53,6 +81,9 @@ class Parameters:
         found = self._by_id.get(id(parameter))
         return found if found is not None and found.ref() is parameter else None
 
+    def __len__(self) -> int:
+        return len(self._by_id)
+
     def alive(self) -> list[nn.Parameter]:
         """All watched parameters that still exist."""
         return [p for watched in self._by_id.values() if (p := watched.ref()) is not None]
@@ -62,11 +93,62 @@ class Parameters:
         for parameter in wanted:
             self._write(parameter, "param", parameter)
 
-    def read_gradients(self, wanted: Iterable[nn.Parameter]) -> None:
-        """Stats of the gradients as they are now; one that is None leaves no row."""
-        for parameter in wanted:
-            if parameter.grad is not None:
-                self._write(parameter, "param_grad", parameter.grad)
+    def read_early(self, scale: float) -> None:
+        """Look at the gradients when backward has ended, before the loop unscales and clips them."""
+        for parameter in self.alive():
+            grad, watched = parameter.grad, self._by_id[id(parameter)]
+            watched.early = None
+            if grad is not None:
+                watched.early_row = row = watched.early_row or self.store.row(grad)
+                if reduce_into(row, grad):
+                    watched.early = Early(id(grad), grad._version, scale, row)
+
+    def forget_early(self) -> None:
+        """The gradients looked at are no longer those before the next step."""
+        for watched in self._by_id.values():
+            watched.early = None
+
+    def read_gradients(self, wanted: Iterable[nn.Parameter], scale: float = 1.0) -> Clip | None:
+        """Stats of the gradients as they are now, `scale` taken out; one that is None leaves no row.
+
+        Returns what the loop has done to them since backward ended, None where that is not known. If it has changed them, the stats of
+        before are given too, as `param_grad/preclip`.
+        """
+        read = [p for p in wanted if p.grad is not None and not is_lazy(p)]
+        for parameter in read:
+            grad, early = parameter.grad, self._by_id[id(parameter)].early
+            assert grad is not None
+            if early is not None and early.scale == scale and early.still(grad):
+                self._keep(self._place(parameter, "param_grad", "", grad), early.row, scale)
+            else:
+                self._write(parameter, "param_grad", grad, scale)
+        return self._clipped(read, scale)
+
+    def _clipped(self, read: list[nn.Parameter], scale: float) -> Clip | None:
+        early = [found for p in read if (found := self._by_id[id(p)].early) is not None]
+        if not read or len(early) < len(read):
+            return None
+        if all(seen.scale == scale and seen.still(p.grad) for p, seen in zip(read, early, strict=True) if p.grad is not None):
+            return Clip()
+        before = unscaled_by(self.store.read([seen.row for seen in early]), [seen.scale for seen in early])
+        after = self.now(read, "param_grad")
+        if before[:, 1:3].any() or after[:, 1:3].any() or len(after) < len(before):
+            return None
+        norms = np.sqrt(before[:, 5]), np.sqrt(after[:, 5])
+        whole = tuple(math.sqrt(float(np.square(norm).sum())) for norm in norms)
+        if whole[0] == 0 or abs(whole[1] / whole[0] - 1) < SAME:
+            return Clip()
+        for parameter, seen in zip(read, early, strict=True):
+            assert parameter.grad is not None
+            self._keep(self._place(parameter, "param_grad", "preclip", parameter.grad), seen.row, seen.scale)
+        evenly = np.allclose(norms[1], norms[0] * (whole[1] / whole[0]), rtol=1e-3, atol=1e-12)
+        return Clip(whole[1] / whole[0], None if evenly else float(np.abs(after[:, 6:8]).max()))
+
+    def now(self, parameters: Sequence[nn.Parameter], kind: Kind) -> Rows:
+        """The rows of one kind as last written for these parameters, those that have one."""
+        numbers = [self._by_id[id(p)].rows.get((kind, ""), (-1, None))[0] for p in parameters]
+        written = [self._written[number] for number in numbers if number in self._written]
+        return unscaled_by(self.store.read([row for row, _ in written]), [scale for _, scale in written])
 
     def remember(self, wanted: Iterable[nn.Parameter]) -> None:
         """Keep the sampled elements as they are now, for `read_updates` to compare with."""
@@ -97,21 +179,27 @@ class Parameters:
 
     def fold(self) -> tuple[list[int], Rows]:
         """Sites and rows written since the last fold."""
-        sites, rows = list(self._written), self.store.read(list(self._written.values()))
+        sites, written = list(self._written), list(self._written.values())
         self._written = {}
-        return sites, rows
+        return sites, unscaled_by(self.store.read([row for row, _ in written]), [scale for _, scale in written])
 
-    def _write(self, parameter: nn.Parameter, kind: Kind, tensor: torch.Tensor) -> None:
-        if is_lazy(parameter):
-            return
+    def _write(self, parameter: nn.Parameter, kind: Kind, tensor: torch.Tensor, scale: float = 1.0) -> None:
+        if not is_lazy(parameter):
+            place = self._place(parameter, kind, "", tensor)
+            if place[0] >= 0 and reduce_into(place[1], tensor):
+                self._keep(place, place[1], scale)
+
+    def _keep(self, place: tuple[int, Row], row: Row, scale: float) -> None:
+        if place[0] >= 0:
+            self._written[place[0]] = row, scale
+
+    def _place(self, parameter: nn.Parameter, kind: Kind, label: str, tensor: torch.Tensor) -> tuple[int, Row]:
         watched = self._by_id[id(parameter)]
-        if kind not in watched.rows:
+        if (kind, label) not in watched.rows:
             sampled = tensor.numel() if kind == "update" and tensor.numel() < parameter.numel() else None
-            site = replace(watched.site, kind=kind, sampled=sampled, **tensor_facts(parameter))
-            watched.rows[kind] = self.table.add(site), self.store.row(tensor)
-        number, row = watched.rows[kind]
-        if number >= 0 and reduce_into(row, tensor):
-            self._written[number] = row
+            site = replace(watched.site, kind=kind, label=label, sampled=sampled, **tensor_facts(parameter))
+            watched.rows[kind, label] = self.table.add(site), self.store.row(tensor)
+        return watched.rows[kind, label]
 
 
 def sampling_stride(shape: tuple[int, ...], wanted: int = SAMPLE) -> int:

@@ -6,6 +6,7 @@ import weakref
 from contextlib import ExitStack
 from typing import Any
 
+import torch
 from torch import nn
 
 from .._core._errors import AttachError
@@ -22,20 +23,21 @@ class Placing:
     def __init__(self, activations: Activations) -> None:
         self.activations = activations
         self.taps: list[Tap] = []
+        self.unhookable: list[Site] = []
         self.entries: weakref.WeakKeyDictionary[nn.Module, Hook] = weakref.WeakKeyDictionary()
         self._undo = ExitStack()
-        self._known: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self.known: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
     def attach(self, model: nn.Module, name: str, chosen: Chosen) -> None:
         """Hook the chosen modules of `model` that are not known yet."""
-        fresh = [named for named in modules(model) if named.module not in self._known]
+        fresh = [named for named in modules(model) if named.module not in self.known]
         with ExitStack() as undo:
             taps = [self._tap(undo, named, name, chosen) for named in fresh if (name, named.path) in chosen.modules]
             for entry in entries(model, fresh):
                 self.watch_entry(entry.module, name, entry.path, undo)
             self._undo.push(undo.pop_all())
-        self._known.update(named.module for named in fresh)
-        self.taps += taps
+        self.known.update(named.module for named in fresh)
+        self.taps += [tap for tap in taps if tap is not None]
 
     def watch_entry(self, module: nn.Module, model: str, path: str, undo: ExitStack | None = None) -> Hook:
         """Notice when a forward of the training enters through `module`, and read what goes in. Returns the hook that does."""
@@ -52,7 +54,7 @@ class Placing:
         """Take every hook off."""
         self._undo.close()
 
-    def _tap(self, undo: ExitStack, named: NamedModule, model: str, chosen: Chosen) -> Tap:
+    def _tap(self, undo: ExitStack, named: NamedModule, model: str, chosen: Chosen) -> Tap | None:
         activations, module = self.activations, named.module
         tap = Tap(Site(-1, named.path, "output", model=model, module=named.path, bases=bases(module), aliases=named.aliases))
 
@@ -67,14 +69,21 @@ class Placing:
             if (model, named.path) in chosen.inputs:
                 undo.callback(module.register_forward_pre_hook(Hook(before), with_kwargs=True).remove)
         except Exception as error:
+            if isinstance(module, torch.jit.ScriptModule):  # its code runs without Python, and so without hooks
+                self.unhookable.append(tap.site)
+                return None
             where, kind = named.path or "(root)", type(module).__name__
-            raise AttachError(f"module {where!r}, a {kind}, takes no hook ({error}); leave it out: select=['**', '~{where}']") from error
+            rest = f"['**', '~{where}.**']" if named.path else "'**:param,param_grad,update'"
+            raise AttachError(f"module {where!r}, a {kind}, takes no hook ({error}); leave it out: select={rest}") from error
         return tap
 
 
 def entries(model: nn.Module, among: list[NamedModule]) -> list[NamedModule]:
-    """Those modules through which a forward can enter: the model, or, where it is only a holder without a forward, those inside it."""
-    wanted = {id(module) for module in _with_forward(model)}
+    """Those modules through which a forward can enter: the model, or, where it is only a holder without a forward, those inside it.
+
+    A scripted module takes no hook: what enters through it is not read, its parameters are.
+    """
+    wanted = {id(module) for module in _with_forward(model) if not isinstance(module, torch.jit.ScriptModule)}
     return [named for named in among if id(named.module) in wanted]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -52,13 +53,18 @@ class Safety:
         self.off.add(part)
         what = f"{type(error).__name__}: {error}"
         log.debug("%s switched off", part, exc_info=error)
-        self.event("switched_off", part=part, error=what)
+        with suppress(Exception):  # where recording itself has failed, the journal may still take a line
+            self._write("switched_off", part=part, error=what)
         warn(f"hookscope: {part} is switched off at step {self.step} and the training goes on: {what}", HookscopeWarning)
 
     def event(self, event: str, **facts: Any) -> None:
         """Note in the run what has happened."""
-        if "recording" not in self.off and not self.elsewhere:
+        if "recording" not in self.off:
             try:
-                self.sink.event({"event": event, "step": self.step, **facts})
+                self._write(event, **facts)
             except Exception as error:
                 self.switch_off("recording", error)
+
+    def _write(self, event: str, **facts: Any) -> None:
+        if not self.elsewhere:
+            self.sink.event({"event": event, "step": self.step, **facts})

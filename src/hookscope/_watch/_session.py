@@ -12,18 +12,17 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import nn
 
 from .._core._errors import FindingError, FindingWarning
 from .._core._finding import Finding
 from .._core._frame import Frame
 from .._core._site import Site
 from .._record import Sink
-from .._taps._events import subscribe
-from .._taps._inventory import candidates, modules
+from .._taps._events import Backward, subscribe
+from .._taps._tree import on_registration
 from ._activations import Activations, MicroRows
-from ._chosen import choose
-from ._notice import warn
+from ._models import ModelRef, Models
+from ._notice import log, warn
 from ._online import Online
 from ._parameters import Parameters
 from ._placing import Placing
@@ -32,8 +31,6 @@ from ._settings import Settings
 from ._steps import Reports, Steps
 from ._store import Store
 from ._table import SiteTable
-
-ModelRef = Callable[[], nn.Module | None]  # returns the model for as long as it exists
 
 
 class Session:
@@ -49,17 +46,16 @@ class Session:
         self.activations = Activations(self.table, store, lambda error: self._lose("activations", error))
         self.placing = Placing(self.activations)
         self.parameters = Parameters(self.table, store, full=settings.updates == "full")
-        reports = Reports(self._closed_frame, self._suspect, lambda by: self.safety.event("skipped", by=by), self._micro)
+        self.models = Models(settings, self.table, (self.placing, self.parameters), self.safety.event)
+        self.activations.before_entry = self.models.refresh
+        reports = Reports(self._closed_frame, self._late_rows, self._suspect, lambda by: self.safety.event("skipped", by=by), self._micro)
         self.steps = Steps(settings, self.table, (self.activations, self.parameters), reports, first_step)
         self.steps.gate = self._gate
         self.micro_listener: Callable[[MicroRows, Sequence[Site]], None] | None = None
         self.closed = False
-        self._candidates: list[Site] = []
-        self._models: dict[str, ModelRef] = {}
-        self._strangers: set[int] = set()  # parameters of optimizers that belong to no watched model
         self._news: list[Finding] = []
         self._started = time.perf_counter()
-        self._unsubscribe: Callable[[], None] | None = None
+        self._undo: list[Callable[[], None]] = []
         self._gate()
         _close_at_exit(self)
 
@@ -67,46 +63,18 @@ class Session:
         with suppress(Exception):  # a constructor may have failed half-way, an interpreter may be going down
             self.close("finished")
 
-    # -- models ---------------------------------------------------------------------------------------------------------------------
-
     def add_models(self, models: dict[str, ModelRef], *, strict: bool) -> None:
         """Watch these models too. If `strict`, a selection that matches nothing in them is an error."""
-        alive = {name: model for name, get in models.items() if (model := get()) is not None}
-        fresh = [site for name, model in alive.items() for site in candidates(model, name)]
-        known = [site for site in self._candidates if site.model not in alive]
-        chosen = choose(self.settings.selection, known + fresh, strict=strict)
-        for name, model in alive.items():
-            self.placing.attach(model, name, chosen)
-            self.parameters.attach(model, name)
-        self._candidates = known + fresh
-        self._models |= models
-        self.table.keeps = chosen.keeps
-        if self._unsubscribe is None:
-            self._unsubscribe = subscribe(self)
-
-    def enter_late(self, model: nn.Module, name: str, called: nn.Module, args: tuple[Any, ...]) -> None:
-        """A forward was entering through `called`, inside `model`, when that was added: it is under way, though its hook did not see it."""
-        path = next(named.path for named in modules(model) if named.module is called)
-        enter = self.placing.entries.get(called) or self.placing.watch_entry(called, name, path)
-        enter(called, args, {})
-
-    def _mine(self, optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
-        """The watched parameters of `optimizer`. If one is new to a watched model, that model is looked through again."""
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        unknown = {id(p) for p in parameters if self.parameters.get(p) is None} - self._strangers
-        if unknown:
-            for name, get in list(self._models.items()):
-                if (model := get()) is not None and any(id(p) in unknown for p in model.parameters()):
-                    self.add_models({name: get}, strict=False)
-                    self.safety.event("attached", model=name)
-            self._strangers |= {id(p) for p in parameters if self.parameters.get(p) is None}
-        return [p for p in parameters if self.parameters.get(p) is not None]
+        self.models.add(models, strict=strict)
+        if not self._undo:
+            self._undo = [subscribe(self), on_registration(self.models.registered)]
 
     # -- events, as told by `subscribe` ---------------------------------------------------------------------------------------------
 
-    def backward_begins(self, roots: tuple[torch.Tensor, ...]) -> None:
-        """A backward pass is about to start from `roots`."""
-        self.safety.run("steps", self.steps.backward_begins, roots)
+    def backward_begins(self, backward: Backward) -> None:
+        """A backward pass is about to start."""
+        self.safety.run("steps", self.steps.backward_begins, backward)
+        self.safety.run("discovery", self.models.look_behind, backward.roots)
         self.deliver()
 
     def backward_ends(self, failed: bool) -> None:
@@ -128,7 +96,7 @@ class Session:
 
     def _attempt(self, tell: Callable[..., None], optimizer: torch.optim.Optimizer, **facts: bool) -> None:
         def told() -> None:
-            if mine := self._mine(optimizer):
+            if mine := self.models.mine(optimizer):
                 tell(optimizer, mine, **facts)
 
         self.safety.run("steps", told)
@@ -149,11 +117,19 @@ class Session:
             self.micro_listener(micro, self.table.sites)
 
     def _suspect(self, frame: Frame) -> None:
-        self.safety.run("rules", lambda: self._news.extend(self.online.suspect(frame, self.table.sites)))
+        self.safety.run("rules", lambda: self._found(self.online.suspect(frame, self.table.sites)))
 
     def _closed_frame(self, frame: Frame) -> None:
         self.safety.run("recording", self._write, frame)
-        self.safety.run("rules", lambda: self._news.extend(self.online.see(frame, self.table.sites)))
+        self.safety.run("rules", lambda: self._found(self.online.see(frame, self.table.sites)))
+
+    def _found(self, news: Sequence[Finding]) -> None:
+        for finding in news:
+            self.safety.event("finding", rule=finding.rule, severity=finding.severity, message=finding.message, first=finding.first_step)
+        self._news += news
+
+    def _late_rows(self, frame: Frame) -> None:
+        self.safety.run("recording", self._write, frame)
 
     def _write(self, frame: Frame) -> None:
         self._write_sites()
@@ -169,8 +145,6 @@ class Session:
     def deliver(self, *, quietly: bool = False) -> None:
         """Hand new findings to whoever asked for them. What `on_finding` raises is meant to reach the training."""
         news, self._news = self._news, []
-        for finding in news:
-            self.safety.event("finding", rule=finding.rule, severity=finding.severity, message=finding.message, first=finding.first_step)
         loud = tuple(finding for finding in news if finding.severity != "info")
         how = self.settings.on_finding
         if how == "raise" and not quietly:
@@ -178,7 +152,7 @@ class Session:
                 raise FindingError(errors)
         elif callable(how):
             for finding in loud:
-                how(finding)
+                _tell(how, finding, quietly=quietly)
         if how in ("warn", "raise"):
             for finding in loud:
                 warn(f"hookscope: {finding.headline}", FindingWarning)
@@ -196,13 +170,15 @@ class Session:
         self.safety.run("recording", self._last_words)
         self.closed = True
         self._gate()
-        if self._unsubscribe is not None:
-            self._unsubscribe()
+        for undo in self._undo:
+            undo()
         self.placing.close()
         self.activations.forget()
         if not self.safety.elsewhere:
-            with suppress(OSError):
+            try:
                 self.sink.close(status)
+            except Exception as error:
+                self.safety.switch_off("recording", error)
 
     def _last_words(self) -> None:
         if silent := [self._plain(tap.site) for tap in self.placing.taps if not tap.fired]:
@@ -214,7 +190,16 @@ class Session:
         self.safety.event("closed", **counts, seconds=time.perf_counter() - self._started, spent_seconds=spent)
 
     def _plain(self, site: Site) -> str:
-        return site.full_path if len(self._models) > 1 else replace(site, model="").full_path
+        return site.full_path if len(self.models) > 1 else replace(site, model="").full_path
+
+
+def _tell(listener: Callable[[Finding], Any], finding: Finding, *, quietly: bool) -> None:
+    try:
+        listener(finding)
+    except Exception:
+        if not quietly:
+            raise
+        log.warning("on_finding failed at: %s", finding.headline, exc_info=True)
 
 
 _live: weakref.WeakSet[Session] = weakref.WeakSet()
@@ -228,6 +213,12 @@ def _close_at_exit(session: Session) -> None:
 
 
 def _close_all() -> None:
-    crashed = hasattr(sys, "last_type") and not hasattr(sys, "ps1")
     for session in list(_live):
-        session.close("failed" if crashed else "finished")
+        session.close(process_outcome())
+        session.deliver(quietly=True)
+
+
+def process_outcome() -> str:
+    """How this process ends, as far as one can tell from inside: by an exception that nobody caught, or well."""
+    error = None if hasattr(sys, "ps1") else getattr(sys, "last_type", None)
+    return "finished" if error is None else "failed" if issubclass(error, Exception) else "interrupted"

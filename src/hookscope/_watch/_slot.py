@@ -7,6 +7,7 @@ under activation checkpointing writes the same numbers again.
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -27,6 +28,7 @@ class Slot:
         "grad_site",
         "grad_written",
         "host",
+        "others",
         "output_row",
         "output_site",
         "owner",
@@ -42,6 +44,7 @@ class Slot:
         self.seq = -1
         self.tapped = False  # a tensor hook is in place for this call in this micro-batch
         self.grad_written = False
+        self.others: dict[str, tuple[int, Row]] = {}  # rows of gradients with a label
         self.followers: list[Slot] = []  # containers that returned this very tensor
         row = self.output_row
         self.host = row.view.numpy()[0] if row is not None and row.view.is_cpu else None
@@ -67,9 +70,20 @@ class Slot:
             return
         began = time.perf_counter_ns()
         try:
-            if reduce_into(row, grad) and not self.grad_written:
+            if owner.passing:
+                self._labelled(owner.passing, grad)
+            elif reduce_into(row, grad) and not self.grad_written:
                 self.grad_written = True
                 owner.gradients.append(self)
         except Exception as error:
             owner.fail(error)
         owner.spent += time.perf_counter_ns() - began
+
+    def _labelled(self, label: str, grad: torch.Tensor) -> None:
+        owner = self.owner
+        if label not in self.others:
+            site = replace(owner.table.sites[self.grad_site], label=label)
+            self.others[label] = owner.table.add(site), owner.store.row(grad)
+        number, row = self.others[label]
+        if number >= 0 and reduce_into(row, grad):
+            owner.labelled[number, self.call] = self, row

@@ -20,7 +20,6 @@ class OpenStep:
     def __init__(self) -> None:
         self.micros: list[MicroRows] = []
         self.whole: dict[int, NDArray[np.float64]] = {}
-        self.skipped = False
 
     def add(self, micros: Iterable[MicroRows]) -> None:
         """Take micro-batches in; one may be empty."""

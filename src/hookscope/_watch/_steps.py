@@ -11,16 +11,19 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from .._core._frame import Frame
 from .._core._site import Site
 from .._taps._clock import Clock
+from .._taps._events import Backward
 from ._activations import Activations, MicroRows
 from ._parameters import Parameters
 from ._settings import Settings
-from ._step import OpenStep, crowded
+from ._step import OpenStep, crowded, value_row
 from ._table import SiteTable
 
 BY_HAND = 0  # the clock's key for steps taken without any torch optimizer
@@ -28,9 +31,12 @@ BY_HAND = 0  # the clock's key for steps taken without any torch optimizer
 
 @dataclass(frozen=True, slots=True)
 class Reports:
-    """Whom the steps tell: of a closed frame, of one that looks bad before the update, of a skipped step, of a folded micro-batch."""
+    """Whom the steps tell: of a closed frame, of rows that come late to one, of a frame that looks bad before the update, of a skipped
+    step, of a folded micro-batch.
+    """
 
     frame: Callable[[Frame], None]
+    late: Callable[[Frame], None]
     suspect: Callable[[Frame], None]
     skipped: Callable[[str], None]
     micro: Callable[[MicroRows], None]
@@ -49,11 +55,16 @@ class Steps:
         self.gate: Callable[[], None] = lambda: None
         self._open = OpenStep()
         self._pending: list[MicroRows] = []
+        self._pending_values: dict[int, float] = {}  # scalars that go with the pending micro-batches
         self._had_grad: list[nn.Parameter] = []
+        self._backwards = self._usual_backwards = 0  # since the last attempt; before that one
         self._claimed: set[int] = set()  # parameters that some optimizer has come by with
         self._rates: dict[tuple[int, int], int] = {}
+        self._scale: torch.Tensor | None = None  # the factor on the loss of the current backward
         self._stepping = False
+        self._create_graph = False
         self._close_after_backward = False
+        self._first = first
         self._began = time.perf_counter()
 
     @property
@@ -62,30 +73,61 @@ class Steps:
         return self.settings.recorded(self.clock.step)
 
     def log(self, name: str, value: float) -> None:
-        """Add a number of the user's to the open step."""
-        self._open.put_value(self._scalar(name), value)
+        """Add a number of the user's to the step under way; between two steps, to the one that is over."""
+        under_way = self.clock.attempted or self._pending or self.activations.waiting or self.clock.step == self._first
+        step = self.clock.step if under_way else self.clock.step - 1
+        self._add(step, {self._scalar(name): np.array(value_row(value))})
 
-    def backward_begins(self, roots: tuple[torch.Tensor, ...]) -> None:
-        """A backward pass is about to start from `roots`."""
+    def _add(self, step: int, rows: dict[int, NDArray[np.float64]]) -> None:
+        """Rows of a step as a whole, whether it is recorded or not; it is the open one or is over."""
+        if step == self.clock.step and self.recorded:
+            self._open.whole.update(rows)
+        else:
+            late = OpenStep()
+            late.whole.update(rows)
+            self.reports.late(late.frame(step))
+
+    def _add_evaluation(self) -> None:
+        """What was evaluated since the last step speaks of the weights which that step left."""
+        if self.activations.evaluation:
+            sites, rows = self.activations.evaluation.take()
+            open_is_it = self.clock.attempted or self.clock.step == self._first
+            step = self.clock.step if open_is_it else self.clock.step - 1
+            self._add(step, dict(zip(sites, self.parameters.store.read(rows), strict=True)))
+
+    def backward_begins(self, backward: Backward) -> None:
+        """A backward pass is about to start."""
+        self._add_evaluation()
         if self._pending and not self._stepping:
             if not self.attempts and self.parameters.changed():
                 self._step_by_hand()
             elif self.attempts and self._had_grad and all(map(_dropped, self._had_grad)):
                 self._give_up_step()
+        self._scale, self._create_graph = backward.scale, backward.create_graph
+        self.activations.begin_backward()
         if self.activations.on:
-            for root in roots:
+            for root in backward.roots:
                 self.activations.read(Site(-1, "loss", "loss"), root)
 
     def backward_ends(self) -> None:
         """It is over: fold its micro-batch."""
-        micro = self.activations.fold()
+        scale = 1.0 if self._scale is None else float(self._scale)
+        self.activations.end_backward(create_graph=self._create_graph)
+        micro = self.activations.fold(scale)
         self.reports.micro(micro)
+        if self._scale is not None:
+            self._pending_values[self._scalar("loss_scale")] = scale
         if self._close_after_backward:  # the optimizers stepped within this backward: it belongs to the step they made
             self._close_after_backward = False
             self._open.add([micro])
             self._close_step()
             return
         self._pending = crowded([*self._pending, micro])
+        self._backwards += 1
+        if self.recorded and not self._stepping and self._backwards >= self._usual_backwards:
+            self.parameters.read_early(scale)
+        else:
+            self.parameters.forget_early()
         self._had_grad = [p for p in self.parameters.alive() if p.grad is not None]
         if not self.attempts and not self._stepping:  # perhaps the weights are changed by hand: all we shall see is that they have changed
             self._read_before(self.parameters.alive(), gradients=True)
@@ -94,8 +136,13 @@ class Steps:
         """`optimizer` is about to change the parameters `mine`, which are still what the forward used."""
         self._stepping = True
         self._begin_attempt(optimizer)
+        found_inf = getattr(optimizer, "found_inf", None)  # a fused optimizer under a GradScaler skips, and unscales, within its step
+        if isinstance(found_inf, torch.Tensor) and float(found_inf) > 0:
+            self._skip("GradScaler")
         if self.recorded:
-            self._read_before(self._with_orphans(mine), gradients=not has_closure)
+            scale = getattr(optimizer, "grad_scale", None)
+            factor = float(scale) if isinstance(scale, torch.Tensor) else 1.0
+            self._read_before(self._with_orphans(mine), gradients=not has_closure, scale=factor)
             self._read_rates(optimizer)
             if self._open.bad:
                 self.reports.suspect(self._open.frame(self.clock.step))
@@ -121,8 +168,7 @@ class Steps:
     def attempt_skipped(self, optimizer: torch.optim.Optimizer, mine: list[nn.Parameter]) -> None:
         """A GradScaler did not let `optimizer` step."""
         self._begin_attempt(optimizer)
-        self._open.skipped = True
-        self.reports.skipped("GradScaler")
+        self._skip("GradScaler")
         if self.recorded:
             self._read_before(mine, gradients=True)
         if self.clock.complete:
@@ -135,17 +181,28 @@ class Steps:
         self.attempts += 1
         if torch._C._current_graph_task_id() == -1:
             self.activations.outside()
+            if not self._pending and self.activations.waiting:  # the gradients were taken by torch.autograd.grad
+                self._pending = [self.activations.fold(without_backward=True)]
+        self._usual_backwards, self._backwards = self._backwards, 0
         self._adopt()
+
+    def _skip(self, by: str) -> None:
+        self._open.put_value(self._scalar("skipped"), 1.0)
+        self.reports.skipped(by)
 
     def _adopt(self) -> None:
         if self.recorded:
             self._open.add(self._pending)
-        self._pending, self._had_grad = [], []
+            for site, value in self._pending_values.items():
+                self._open.put_value(site, value)
+        self._pending, self._pending_values, self._had_grad = [], {}, []
 
-    def _read_before(self, parameters: list[nn.Parameter], *, gradients: bool) -> None:
+    def _read_before(self, parameters: list[nn.Parameter], *, gradients: bool, scale: float = 1.0) -> None:
         self.parameters.read_values(parameters)
-        if gradients:
-            self.parameters.read_gradients(parameters)
+        if gradients and (clip := self.parameters.read_gradients(parameters, scale)) is not None:
+            self._open.put_value(self._scalar("clip"), clip.factor)
+            if clip.value is not None:
+                self._open.put_value(self._scalar("clip_value"), clip.value)
         self.parameters.remember(parameters)
         self._keep_parameters()
 
@@ -184,8 +241,7 @@ class Steps:
             self._close_step()
         expected = self.clock.expected
         self._adopt()
-        self._open.skipped = True
-        self.reports.skipped("the training loop")
+        self._skip("the training loop")
         self._close_step()
         self.clock.expected = expected
 
@@ -193,8 +249,6 @@ class Steps:
         now = time.perf_counter()
         if self.recorded:
             self._open.put_value(self._scalar("seconds"), now - self._began)
-            if self._open.skipped:
-                self._open.put_value(self._scalar("skipped"), 1.0)
             frame, self._open = self._open.frame(self.clock.step), OpenStep()
             self.reports.frame(frame)
         self._began = now
@@ -204,6 +258,7 @@ class Steps:
 
     def finish(self, status: str) -> None:
         """Close what is open: the training is over, well (`finished`) or not."""
+        self.activations.end_evaluation()
         if self._pending and not self.attempts and self.parameters.changed():
             self._step_by_hand()
         if status != "finished":  # the forward that failed is what one will want to see
@@ -212,9 +267,13 @@ class Steps:
         if self.clock.attempted and left:
             self._close_step()
         if self.clock.attempted or left:
-            self._open.skipped |= bool(self.attempts) and not self.clock.attempted
+            if self.attempts and not self.clock.attempted:
+                self._skip("the end of the training")
             self._adopt()
             self._close_step()
+        self._add_evaluation()
+        if self._open.whole:  # a model that was only evaluated, or only logged about
+            self.reports.late(self._open.frame(self.clock.step))
 
 
 def _dropped(parameter: nn.Parameter) -> bool:

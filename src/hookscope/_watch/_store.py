@@ -11,6 +11,20 @@ from .._core._stats import WIDTH, Rows
 from .._stats import Cells, Row
 
 
+def unscaled(rows: Rows, scale: float) -> Rows:
+    """The stats of the same tensors divided by `scale`, a positive number."""
+    return rows if scale == 1.0 else unscaled_by(rows, [scale] * len(rows))
+
+
+def unscaled_by(rows: Rows, scales: Sequence[float]) -> Rows:
+    """The same with a factor for each row."""
+    by = np.asarray(scales, np.float64)
+    if (by == 1.0).all():
+        return rows
+    one = np.ones_like(by)
+    return rows * np.stack([one, one, one, one, 1 / by, 1 / by**2, 1 / by, 1 / by], axis=1)
+
+
 class Store:
     """Hands out rows beside the tensors they are for, and reads them back in any mixture."""
 
@@ -23,6 +37,13 @@ class Store:
         if device not in self._cells:
             self._cells[device] = Cells(device)
         return self._cells[device].row()
+
+    def merge(self, into: Row, row: Row) -> None:
+        """Make `into` the stats of both rows' tensors taken together; both are on one device, which is not waited for."""
+        mine, other = into.view[0], row.view[0]
+        mine[:6] += other[:6]
+        torch.minimum(mine[6], other[6], out=mine[6])
+        torch.maximum(mine[7], other[7], out=mine[7])
 
     def read(self, rows: Sequence[Row]) -> Rows:
         """The numbers in `rows`, [n, 8] on the host, in their order."""

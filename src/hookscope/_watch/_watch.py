@@ -5,18 +5,27 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from types import TracebackType
 from typing import Any, Literal
 
 import torch
 from torch import nn
 
-from .._core._errors import AttachError
+from .._core._errors import AttachError, UsageError
 from .._core._finding import Finding
 from .._core._select import describe, select
 from .._record import MemoryWriter, Meta, Run, RunWriter
+from .._taps._inventory import candidates
+from ._activations import Activations
+from ._chosen import choose
+from ._placing import Placing
 from ._session import Session
 from ._settings import OnFinding, Settings, Updates
+from ._store import Store
+from ._table import SiteTable
+
+MAX_WRAPPERS = 8  # of an optimizer, one in another: an object that invents attributes has no innermost one
 
 
 class watch:  # noqa: N801  # used like the function it reads as: `with hs.watch(model):`
@@ -71,6 +80,7 @@ class watch:  # noqa: N801  # used like the function it reads as: `with hs.watch
         models = named_models(model)
         settings = Settings(_selection(select), every, on_finding, updates, grad_norm_threshold)
         optimizers = [_as_optimizer(one) for one in (optimizer if isinstance(optimizer, Sequence) else [optimizer]) if one is not None]
+        _rehearse(models, settings)
         self._session = open_session(settings, to, overwrite=overwrite, resume=resume)
         self._to = to
         self._session.steps.clock.expected = frozenset(map(id, optimizers))
@@ -142,8 +152,19 @@ def open_session(
     meta = Meta(torch=torch.__version__, selections=tuple(selections), every=every, settings=thresholds)
     if to is None:
         return Session(settings, MemoryWriter(meta))
+    if not isinstance(to, (str, os.PathLike)) or not os.fspath(to):
+        raise UsageError(f"to={to!r} is no directory: give the path of a new one, such as 'runs/base', or None to record in memory")
     writer = RunWriter(to, meta, overwrite=overwrite, resume=resume)
     return Session(settings, writer, first_step=writer.next_step, known=writer.known_sites)
+
+
+def _rehearse(models: Mapping[str, nn.Module], settings: Settings) -> None:
+    """Raise what attaching will raise while there is no run on disk yet, and none overwritten."""
+    chosen = choose(settings.selection, [site for name, one in models.items() for site in candidates(one, name)], strict=True)
+    placing = Placing(Activations(SiteTable(), Store(), lambda error: None))
+    with closing(placing):
+        for name, one in models.items():
+            placing.attach(one, name, chosen)
 
 
 def named_models(model: Any) -> dict[str, nn.Module]:
@@ -186,8 +207,9 @@ def _as_list(text: str | list[str]) -> list[str]:
 def _as_optimizer(given: Any) -> torch.optim.Optimizer:
     """The torch optimizer inside a wrapper that holds one as `.optimizer`, as Accelerate's does."""
     inner = given
-    while not isinstance(inner, torch.optim.Optimizer) and hasattr(inner, "optimizer"):
-        inner = inner.optimizer
+    for _ in range(MAX_WRAPPERS):
+        if not isinstance(inner, torch.optim.Optimizer):
+            inner = getattr(inner, "optimizer", None)
     if not isinstance(inner, torch.optim.Optimizer):
         raise AttachError(
             f"optimizer is a {type(given).__name__}, not a torch.optim.Optimizer; leave it out and it is recognised by itself"

@@ -1,0 +1,102 @@
+"""The models that are watched, and what is known of them: looked through again whenever they have changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from .._core._site import Site
+from .._taps._inventory import candidates, modules
+from .._taps._leaf_parameters import owner_of, parameters_behind
+from ._chosen import choose
+from ._parameters import Parameters
+from ._placing import Placing
+from ._settings import Settings
+from ._table import SiteTable
+
+ModelRef = Callable[[], nn.Module | None]  # returns the model for as long as it exists
+
+
+class Models:
+    """Puts hooks on models through `placing`; `event` notes in the run what was found."""
+
+    def __init__(self, settings: Settings, table: SiteTable, parts: tuple[Placing, Parameters], event: Callable[..., None]) -> None:
+        self.settings = settings
+        self.table = table
+        self.placing, self.parameters = parts
+        self.event = event
+        self.changed = False  # something was registered in a watched module
+        self._candidates: list[Site] = []
+        self._by_name: dict[str, ModelRef] = {}
+        self._strangers: set[int] = set()  # parameters of optimizers or losses that belong to no watched model
+        self._backwards = 0
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def add(self, models: dict[str, ModelRef], *, strict: bool) -> None:
+        """Watch these models too. If `strict`, a selection that matches nothing in them is an error."""
+        alive = {name: model for name, get in models.items() if (model := get()) is not None}
+        fresh = [site for name, model in alive.items() for site in candidates(model, name)]
+        known = [site for site in self._candidates if site.model not in alive]
+        chosen = choose(self.settings.selection, known + fresh, strict=strict)
+        for name, model in alive.items():
+            self.placing.attach(model, name, chosen)
+            self.parameters.attach(model, name)
+        self._candidates = known + fresh
+        self._by_name |= models
+        self.table.keeps = chosen.keeps
+
+    def check_selection(self) -> None:
+        """Raise `SelectionError` if the selection, or a part of it, matches nothing in the models so far."""
+        choose(self.settings.selection, self._candidates, strict=True)
+
+    def enter_late(self, model: nn.Module, name: str, called: nn.Module, args: tuple[Any, ...]) -> None:
+        """A forward was entering through `called`, inside `model`, when that was added: it is under way, though its hook did not see it."""
+        path = next(named.path for named in modules(model) if named.module is called)
+        enter = self.placing.entries.get(called) or self.placing.watch_entry(called, name, path)
+        enter(called, args, {})
+
+    def registered(self, holder: nn.Module) -> None:
+        """Something was put into `holder`."""
+        self.changed = self.changed or holder in self.placing.known
+
+    def refresh(self) -> None:
+        """Look through the models again if they have changed."""
+        if self.changed:
+            self.changed = False
+            self._again(lambda model: True)
+
+    def mine(self, optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
+        """The watched parameters of `optimizer`. If one is new to a watched model, that model is looked through again."""
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        self._meet(parameters)
+        return [p for p in parameters if self.parameters.get(p) is not None]
+
+    def look_behind(self, roots: Iterable[torch.Tensor]) -> None:
+        """At the 1st, 2nd, 4th, ... backward: does the loss depend on parameters of which no watched model knows?"""
+        self._backwards += 1
+        if self._backwards & (self._backwards - 1) == 0:
+            hidden = self._meet(parameters_behind(roots))
+            if hidden:
+                self.event("hidden_parameters", parameters=[owner_of(p) for p in hidden[:8]], count=len(hidden))
+
+    def _meet(self, parameters: list[nn.Parameter]) -> list[nn.Parameter]:
+        """Those that turn out to belong to no watched model, told once."""
+        unknown = {id(p) for p in parameters if self.parameters.get(p) is None} - self._strangers
+        if unknown:
+            self._again(lambda model: any(id(p) in unknown for p in model.parameters()))
+        strangers = [p for p in parameters if id(p) in unknown and self.parameters.get(p) is None]
+        self._strangers |= {id(p) for p in strangers}
+        return strangers
+
+    def _again(self, concerned: Callable[[nn.Module], bool]) -> None:
+        for name, get in list(self._by_name.items()):
+            if (model := get()) is not None and concerned(model):
+                before = len(self.placing.taps), len(self.parameters)
+                self.add({name: get}, strict=False)
+                if (len(self.placing.taps), len(self.parameters)) != before:
+                    self.event("attached", model=name)
