@@ -180,10 +180,10 @@ def scaled_fp16() -> Training:
 class Checkpointed(nn.Module):
     """Blocks that are run again in the backward, in one of torch's ways of doing so."""
 
-    def __init__(self, around: Callable[..., torch.Tensor]) -> None:
+    def __init__(self, around: Callable[..., torch.Tensor], inside: nn.Sequential) -> None:
         super().__init__()
         self.around = around
-        self.stem, self.blocks = nn.Linear(8, 8), blocks(pre=False)[1:]
+        self.stem, self.blocks = nn.Linear(8, 8), inside
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.stem(x)
@@ -199,6 +199,27 @@ def nested(block: nn.Module, x: torch.Tensor) -> torch.Tensor:
 def selective(block: nn.Module, x: torch.Tensor) -> torch.Tensor:
     def policy(context: Any, operation: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
         return CheckpointPolicy.MUST_SAVE if operation is torch.ops.aten.addmm.default else CheckpointPolicy.PREFER_RECOMPUTE
+
+    return checkpoint(block, x, use_reentrant=False, context_fn=partial(create_selective_checkpoint_contexts, policy))
+
+
+class Summing(nn.Module):
+    """Uses the sum of what its child returns, as statistics of it would."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        inner = self.inner(x)
+        return torch.tanh(inner * inner.sum() + inner.square().sum() + inner.detach().isnan().sum())
+
+
+def saving_all(block: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """Every operation's result is kept for the second pass, which takes them from a list."""
+
+    def policy(context: Any, operation: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+        return CheckpointPolicy.MUST_SAVE
 
     return checkpoint(block, x, use_reentrant=False, context_fn=partial(create_selective_checkpoint_contexts, policy))
 
@@ -243,7 +264,7 @@ def parametrized() -> nn.Module:
 
 
 def checkpointed(around: Callable[..., torch.Tensor]) -> Make:
-    return lambda: supervised(Checkpointed(around), (3, 4, 8))
+    return lambda: supervised(Checkpointed(around, blocks(pre=False)[1:]), (3, 4, 8))
 
 
 PROGRAMS: dict[str, Make] = {
@@ -263,6 +284,7 @@ PROGRAMS: dict[str, Make] = {
     "checkpoint": checkpointed(partial(checkpoint, use_reentrant=False)),
     "nested checkpoint": checkpointed(nested),
     "selective checkpoint": checkpointed(selective),
+    "all-saving checkpoint": lambda: supervised(Checkpointed(saving_all, nn.Sequential(Summing(), Summing())), (3, 8)),
     "lbfgs": closures,
     "tied": lambda: supervised(Tied(), (3, 5)),
     "parametrized": lambda: supervised(parametrized(), (4, 5)),

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from .._core._errors import UsageError
+from .._core._outcome import process_outcome
 from ._after_import import after_import
 from ._script import leave_as_interrupted, run_module, run_script
 
@@ -108,7 +109,7 @@ class _Watching:
         if os.getpid() != self._pid:
             return
         if self.discovery is None:
-            self.writer.close("failed" if hasattr(sys, "last_type") else "finished")
+            self.writer.close(process_outcome())
         else:
             self.discovery.close()
         if not self.args.quiet and sys.stderr is not None:

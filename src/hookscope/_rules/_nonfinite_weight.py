@@ -15,7 +15,8 @@ def nonfinite_weight(run: Run) -> Iterator[Finding]:
 
     Fires on any non-finite value of a parameter (source: rule R05 of the survey behind these rules). In the first recorded step it was
     never initialised or was loaded broken; later the optimizer, or code around it, made it from finite gradients. Where the gradients of
-    the step before were already non-finite the finding says so, and the diagnosis shows it as a consequence.
+    the step before were already non-finite the finding says so, and the diagnosis shows it as a consequence. Where the steps just before
+    were not recorded, the cause cannot be told, and it says that.
 
     Ignores everything after the first step of a non-finite stretch, and updates in steps that a gradient scaler skipped.
 
@@ -41,6 +42,9 @@ def _held(run: Run, birth: Birth, bad: list[Row], at_start: bool) -> Iterator[Fi
         yield _initial(birth.step, bad[0], len(bad))
         return
     before = max((int(step) for step in run.steps if step < birth.step), default=birth.step)
+    if birth.step - before > 1:
+        yield _unseen(before, birth.step, bad[0], len(bad))
+        return
     previous = next(read_steps(run, [before]))
     yield _optimizer(before, bad[0], len(bad)) if not _spoiled(previous) else _consequence(before, birth.step, bad[0], len(bad))
 
@@ -87,6 +91,25 @@ def _optimizer(step: int, row: Row, count: int) -> Finding:
         ),
         advice=("keep parameters and optimizer state in float32, or raise eps (1e-4 in float16)", "check the learning rate of this step"),
         evidence={"nan": row.stats.nan, "inf": row.stats.inf, "parameters": count},
+    )
+
+
+def _unseen(before: int, step: int, row: Row, count: int) -> Finding:
+    return Finding(
+        rule="nonfinite-weight",
+        severity="error",
+        message=f"parameter {row.site.full_path} has {row.what}{_others(count)}; the steps after {before}, where it was finite, "
+        f"were not recorded",
+        first_step=step,
+        last_step=step,
+        where="optimizer",
+        phase="optimizer",
+        site=row.site.name,
+        module=row.site.full_module,
+        confidence=0.5,
+        causes=("a step was taken with non-finite gradients", "the optimizer divided 0 by 0, or overflowed the dtype"),
+        advice=("record every step (every=1): the origin lies in a step that was left out",),
+        evidence={"nan": row.stats.nan, "inf": row.stats.inf, "parameters": count, "last_finite": before},
     )
 
 

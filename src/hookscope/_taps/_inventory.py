@@ -60,7 +60,7 @@ def parameters(model: nn.Module) -> list[NamedParameter]:
 
 def clean(model: nn.Module, name: str) -> str:
     """`name` as the user's own model would have it."""
-    outermost = model._modules.get("_orig_mod") or model  # compiled, it may hold a DDP
+    outermost = getattr(model, "_orig_mod", model)  # compiled, it may hold a DDP
     return strip_wrappers(name, leading_module=isinstance(outermost, _LEADING))
 
 

@@ -30,9 +30,8 @@ def parameters_behind(roots: Iterable[torch.Tensor]) -> list[nn.Parameter]:
 def owner_of(parameter: nn.Parameter) -> str:
     """`Linear.weight`: class of the module that holds a parameter, and its name there; searches all objects, which takes a while."""
     for holder in gc.get_referrers(parameter):
-        if isinstance(holder, dict):
-            name = next((key for key, value in holder.items() if value is parameter and isinstance(key, str)), None)
-            owner = next((m for m in gc.get_objects() if issubclass(type(m), nn.Module) and m._parameters is holder), None) if name else None
-            if owner is not None:
-                return f"{type(owner).__name__}.{name}"
+        named = [name for name, value in holder.items() if value is parameter] if isinstance(holder, dict) else []
+        owners = [m for m in gc.get_objects() if issubclass(type(m), nn.Module) and m._parameters is holder] if named else []
+        if owners:
+            return f"{type(owners[0]).__name__}.{named[0]}"
     return f"a parameter of shape {tuple(parameter.shape)}"

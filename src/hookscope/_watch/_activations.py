@@ -19,24 +19,27 @@ from .._core._stats import Rows
 from .._stats import Row, reduce_into
 from .._taps._inventory import tensor_facts
 from .._taps._leaves import call_leaves, leaves
+from .._taps._modes import unseen
+from .._taps._segments import UNKNOWN, Segments
 from ._evaluation import Evaluation
 from ._slot import Slot
 from ._store import Store, unscaled
 from ._table import SiteTable
+from ._views import Views
 
 MAX_CALLS = 256  # calls of one module in one micro-batch that get rows of their own; later ones are counted as lost
 INNER = "inner"  # label of a gradient taken by torch.autograd.grad
 SECOND = "second"  # label of one that a backward through the graph of another backward brings
 MAX_BLAMED = 8  # modules per micro-batch whose inputs are read because their output was not finite
+_LINEAR = f"{nn.Linear.__module__}.{nn.Linear.__qualname__}"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Tap:
     """One hooked module: its site (as kind "output"), and where it stands in the current micro-batch."""
 
     site: Site
     calls: int = 0
-    recalls: int = 0
     fired: bool = False
     slots: dict[tuple[str, int], Slot | None] = field(default_factory=dict)
 
@@ -62,11 +65,13 @@ class Activations:
         self.spent = 0  # nanoseconds
         self.before_entry: Callable[[], None] = lambda: None
         self.lost_calls = 0
-        self.lost_views: set[str] = set()  # modules whose output, a view, was written to: torch drops the hook on its gradient
+        self.transformed: set[Tap] = set()  # called inside a transform of torch.func, where nothing can be read
+        self.views = Views()
         self.evaluation = Evaluation(table, store)
         self.passing = INNER  # the label of a gradient that arrives now
         self.labelled: dict[tuple[int, int], tuple[Slot, Row]] = {}
         self.gradients: list[Slot] = []
+        self.segments = Segments()
         self._pid = os.getpid()
         self._outputs: list[tuple[Slot, Row]] = []
         self._extras: list[tuple[int, int, int, Row]] = []  # inputs and losses: site, call, seq, row
@@ -79,7 +84,6 @@ class Activations:
         self._seq = 0
         self._blamed = 0
         self._differentiable = False  # the last backward kept its graph to be differentiated
-        self._views: list[tuple[Tap, weakref.ref[torch.Tensor], int]] = []
 
     # -- hooks ----------------------------------------------------------------------------------------------------------------------
 
@@ -108,14 +112,13 @@ class Activations:
         """A module has returned."""
         if torch.compiler.is_compiling() or (not self.on and torch.is_grad_enabled()):
             return
-        if not self._training():
+        if torch._C._current_graph_task_id() != -1:
+            if self.on:
+                self._guarded(self._recomputed, tap, args, kwargs, output)
+        elif not self._training():
             self._guarded(self.evaluation.saw, tap.site, output)
-        elif not self.on:
-            return
-        elif torch._C._current_graph_task_id() == -1:
+        elif self.on:
             self._guarded(self._computed, tap, args, kwargs, output)
-        else:
-            self._guarded(self._recomputed, tap, output)
 
     @property
     def inside(self) -> bool:
@@ -131,13 +134,16 @@ class Activations:
         return torch.is_grad_enabled() or (self._depth > 0 and self._with_grad and not torch.is_inference_mode_enabled())
 
     def _guarded(self, action: Callable[..., None], *args: Any) -> None:
-        if os.getpid() != self._pid or torch._C._functorch.maybe_current_level() is not None:
+        if os.getpid() != self._pid:
+            return
+        if torch._C._functorch.maybe_current_level() is not None:
+            self.transformed.update(arg for arg in args[:1] if isinstance(arg, Tap))
             return
         if torch._C._get_tracing_state() is not None:  # torch.jit.trace: shapes are tensors now, and all that is asked of them is noted
             return
         began = time.perf_counter_ns()
         try:
-            with torch._C.DisableTorchFunction():  # a tensor subclass, or a mode, of the user's is not to see what is read
+            with torch._C.DisableTorchFunction(), unseen():  # a tensor subclass, or a mode, of the user's is not to see what is read
                 action(*args)
         except Exception as error:
             self.fail(error)
@@ -160,48 +166,45 @@ class Activations:
         if call >= MAX_CALLS:
             self.lost_calls += 1
             return
+        if not torch.is_grad_enabled():
+            self.segments.ran(tap, call)
         for path, tensor in leaves(output):
             slot = self._slot(tap, path, call, tensor)
             if slot is None:
                 continue
-            slot.tapped = False
             slot.followers.clear()
             source = self._read_output(slot, tensor)
-            if source is slot and _tap(slot, tensor) and tensor._is_view():
-                self._views.append((tap, weakref.ref(tensor), tensor._version))
+            held = _held(tap, tensor)
+            if source is slot and _tap(slot, held):
+                self.views.tapped(tap, slot, held)
             if source.bad and self._blamed < MAX_BLAMED:
                 self._blame(tap, slot, args, kwargs, tensor)
 
-    def _recomputed(self, tap: Tap, output: Any) -> None:
-        """A checkpointed forward run again in the backward: its outputs are known, but with re-entrant checkpointing only this pass has a
-        graph. Segments are recomputed last first, so the calls of a reused module come back in reverse.
-        """
-        again = tap.recalls
-        if again == 0 and tap.calls == 0:
-            self._touched.append(tap)
-        tap.recalls = again + 1
-        call = max(0, tap.calls - 1 - again) if tap.calls else again
-        for path, tensor in leaves(output) if call < MAX_CALLS else ():
-            slot = self._slot(tap, path, call, tensor)
-            if slot is None or slot.tapped:
-                continue
-            if not tap.calls:  # the first pass ran where one could not tell that it was training
-                tap.fired = True
-                self._read_output(slot, tensor)
-            _tap(slot, tensor)
+    def _recomputed(self, tap: Tap, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        """A forward within a backward. Of a checkpointed one the outputs are known, but a re-entrant checkpoint's has a graph only now."""
+        call = self.segments.again(tap)
+        if call == UNKNOWN:  # the first run was where one could not tell that it was training
+            self._computed(tap, args, kwargs, output)
+        elif call is not None:
+            for path, tensor in leaves(output):
+                slot = tap.slots.get((path, call))
+                if slot is not None and not slot.follows:
+                    _tap(slot, _held(tap, tensor))
 
     def _read_output(self, slot: Slot, tensor: torch.Tensor) -> Slot:
         """Returns the slot that holds this tensor's stats: another one where a container returned its child's tensor."""
         slot.seq = self._seq
         self._seq += 1
-        last, source = self._last, slot
-        if last is not None and last[0]() is tensor and last[1] == tensor._version and slot.can_follow(last[2]):
+        last, source, version = self._last, slot, 0 if tensor.is_inference() else tensor._version
+        slot.follows = last is not None and last[0]() is tensor and last[1] == version and slot.can_follow(last[2])
+        if slot.follows:
+            assert last is not None
             source = last[2]
             source.followers.append(slot)
         else:
             if slot.output_row is not None and not reduce_into(slot.output_row, tensor):
                 return slot
-            self._last = (weakref.ref(tensor), tensor._version, slot)
+            self._last = (weakref.ref(tensor), version, slot)
         if slot.output_site >= 0 and source.output_row is not None:
             self._outputs.append((slot, source.output_row))
         return source
@@ -255,15 +258,22 @@ class Activations:
             self.evaluation.adopt((slot.output_site, row) for slot, row in self._outputs)
             self.forget()
 
+    def read_loss(self, root: torch.Tensor) -> None:
+        """Stats of what a backward starts from. If that fails, the steps can do without."""
+        try:
+            self.read(Site(-1, "loss", "loss"), root)
+        except Exception as error:
+            self.fail(error)
+
     def begin_backward(self) -> None:
         """Gradients that arrive from now on are those of a backward."""
         self.passing = SECOND if self._differentiable and not self._touched else ""
-        for tap, view, version in self._views:
-            if (tensor := view()) is not None and tensor._version != version:
-                self.lost_views.add(tap.site.full_path)
+        if not self.passing:
+            self.views.begin_backward()
 
     def end_backward(self, *, create_graph: bool) -> None:
         """And those that arrive from now on are of something else, `torch.autograd.grad` for one."""
+        self.views.end_backward()
         self.passing = INNER
         self._differentiable = create_graph or (self._differentiable and not self._touched)
 
@@ -298,13 +308,22 @@ class Activations:
     def forget(self) -> None:
         """Drop what was written since the last fold."""
         for tap in self._touched:
-            tap.calls = tap.recalls = 0
+            tap.calls = 0
         for slot in self.gradients:
             slot.grad_written = False
-        self._touched, self._outputs, self._extras, self._views = [], [], [], []
+        self._touched, self._outputs, self._extras = [], [], []
         self.gradients, self.labelled = [], {}
+        self.views.forget()
         self._last = None
         self._seq = self._blamed = 0
+
+
+def _held(tap: Tap, tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor to hook. With a bias, a Linear's output of three or more dimensions is a view of a matrix that nobody else uses; a hook on
+    the view would be lost when that is written to, as an in-place activation does. The matrix has the same elements, and so its gradient.
+    """
+    base = tensor._base if tap.site.bases[:1] == (_LINEAR,) else None
+    return tensor if base is None or base.numel() != tensor.numel() else base
 
 
 def _tap(slot: Slot, tensor: torch.Tensor) -> bool:

@@ -22,9 +22,10 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
 from .._core._errors import HookscopeWarning, SelectionError
+from .._core._outcome import process_outcome
 from .._record import RunWriter
 from ._notice import outside, warn
-from ._session import Session, process_outcome
+from ._session import Session
 from ._settings import Settings
 from ._watch import free_name
 

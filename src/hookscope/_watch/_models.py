@@ -37,6 +37,10 @@ class Models:
     def __len__(self) -> int:
         return len(self._by_name)
 
+    def alive(self) -> list[tuple[str, nn.Module]]:
+        """The models that still exist, with their names."""
+        return [(name, model) for name, get in self._by_name.items() if (model := get()) is not None]
+
     def add(self, models: dict[str, ModelRef], *, strict: bool) -> None:
         """Watch these models too. If `strict`, a selection that matches nothing in them is an error."""
         alive = {name: model for name, get in models.items() if (model := get()) is not None}

@@ -144,6 +144,15 @@ class Parameters:
         evenly = np.allclose(norms[1], norms[0] * (whole[1] / whole[0]), rtol=1e-3, atol=1e-12)
         return Clip(whole[1] / whole[0], None if evenly else float(np.abs(after[:, 6:8]).max()))
 
+    def square_norm(self, parameter: nn.Parameter, kind: Kind) -> float | None:
+        """Sum of squares of a kind as last read, extrapolated from the sample where only that was read; None if it is not read."""
+        watched = self.get(parameter)
+        number, row = watched.rows.get((kind, ""), (-1, None)) if watched is not None else (-1, None)
+        if row is None or number < 0:
+            return None
+        stats = self.store.read([row])[0]
+        return float(stats[5] * parameter.numel() / stats[0]) if stats[0] else 0.0
+
     def now(self, parameters: Sequence[nn.Parameter], kind: Kind) -> Rows:
         """The rows of one kind as last written for these parameters, those that have one."""
         numbers = [self._by_id[id(p)].rows.get((kind, ""), (-1, None))[0] for p in parameters]

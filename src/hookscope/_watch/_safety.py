@@ -12,6 +12,7 @@ import torch
 
 from .._core._errors import HookscopeWarning
 from .._record import Sink
+from .._taps._modes import unseen
 from ._notice import log, warn
 
 
@@ -38,7 +39,7 @@ class Safety:
         began = time.perf_counter_ns()
         self._level += 1
         try:
-            with torch.no_grad():
+            with torch.no_grad(), unseen():
                 action(*args)
         except Exception as error:
             self.switch_off(part, error)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import sys
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -16,11 +15,13 @@ import torch
 from .._core._errors import FindingError, FindingWarning
 from .._core._finding import Finding
 from .._core._frame import Frame
+from .._core._outcome import process_outcome
 from .._core._site import Site
 from .._record import Sink
 from .._taps._events import Backward, subscribe
 from .._taps._tree import on_registration
 from ._activations import Activations, MicroRows
+from ._blindness import Blindness
 from ._models import ModelRef, Models
 from ._notice import log, warn
 from ._online import Online
@@ -45,6 +46,7 @@ class Session:
         store = Store()
         self.activations = Activations(self.table, store, lambda error: self._lose("activations", error))
         self.placing = Placing(self.activations)
+        self.blindness = Blindness(self.placing, self.activations)
         self.parameters = Parameters(self.table, store, full=settings.updates == "full")
         self.models = Models(settings, self.table, (self.placing, self.parameters), self.safety.event)
         self.activations.before_entry = self.models.refresh
@@ -75,6 +77,7 @@ class Session:
         """A backward pass is about to start."""
         self.safety.run("steps", self.steps.backward_begins, backward)
         self.safety.run("discovery", self.models.look_behind, backward.roots)
+        self.safety.run("blindness", lambda: self.blindness.backward_begins(self.models.alive()))
         self.deliver()
 
     def backward_ends(self, failed: bool) -> None:
@@ -167,6 +170,7 @@ class Session:
         if self.closed:
             return
         self.safety.run("steps", self.steps.finish, status)
+        self.safety.run("blindness", self._tell_blindness)
         self.safety.run("recording", self._last_words)
         self.closed = True
         self._gate()
@@ -180,11 +184,11 @@ class Session:
             except Exception as error:
                 self.safety.switch_off("recording", error)
 
+    def _tell_blindness(self) -> None:
+        self.blindness.look(self.models.alive())
+        self.blindness.tell(self.safety.event, self._plain)
+
     def _last_words(self) -> None:
-        if silent := [self._plain(tap.site) for tap in self.placing.taps if not tap.fired]:
-            self.safety.event("never_fired", modules=silent)
-        if self.activations.lost_calls:
-            self.safety.event("lost_calls", calls=self.activations.lost_calls)
         spent = (self.safety.spent + self.activations.spent) / 1e9
         counts = {"steps": self.steps.clock.step, "optimizer_steps": self.steps.attempts}
         self.safety.event("closed", **counts, seconds=time.perf_counter() - self._started, spent_seconds=spent)
@@ -216,9 +220,3 @@ def _close_all() -> None:
     for session in list(_live):
         session.close(process_outcome())
         session.deliver(quietly=True)
-
-
-def process_outcome() -> str:
-    """How this process ends, as far as one can tell from inside: by an exception that nobody caught, or well."""
-    error = None if hasattr(sys, "ps1") else getattr(sys, "last_type", None)
-    return "finished" if error is None else "failed" if issubclass(error, Exception) else "interrupted"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from .._stats import Row, reduce_into
+from .._taps._modes import unseen
 
 if TYPE_CHECKING:
     from ._activations import Activations
@@ -24,6 +25,7 @@ class Slot:
     __slots__ = (
         "call",
         "followers",
+        "follows",
         "grad_row",
         "grad_site",
         "grad_written",
@@ -33,7 +35,6 @@ class Slot:
         "output_site",
         "owner",
         "seq",
-        "tapped",
     )
 
     def __init__(self, owner: Activations, call: int, output: tuple[int, Row | None], grad: tuple[int, Row | None]) -> None:
@@ -42,7 +43,7 @@ class Slot:
         self.output_site, self.output_row = output
         self.grad_site, self.grad_row = grad
         self.seq = -1
-        self.tapped = False  # a tensor hook is in place for this call in this micro-batch
+        self.follows = False  # this call's tensor is another slot's too, which reads it
         self.grad_written = False
         self.others: dict[str, tuple[int, Row]] = {}  # rows of gradients with a label
         self.followers: list[Slot] = []  # containers that returned this very tensor
@@ -60,7 +61,6 @@ class Slot:
 
     def tap(self, tensor: torch.Tensor) -> None:
         """See the gradient of `tensor` when it arrives. The hook stays with the tensor's graph and goes with it."""
-        self.tapped = True
         self.grad_written = False
         tensor.register_hook(self._saw_gradient)  # type: ignore[no-untyped-call]  # torch leaves it unannotated
 
@@ -70,11 +70,12 @@ class Slot:
             return
         began = time.perf_counter_ns()
         try:
-            if owner.passing:
-                self._labelled(owner.passing, grad)
-            elif reduce_into(row, grad) and not self.grad_written:
-                self.grad_written = True
-                owner.gradients.append(self)
+            with unseen():
+                if owner.passing:
+                    self._labelled(owner.passing, grad)
+                elif reduce_into(row, grad) and not self.grad_written:
+                    self.grad_written = True
+                    owner.gradients.append(self)
         except Exception as error:
             owner.fail(error)
         owner.spent += time.perf_counter_ns() - began

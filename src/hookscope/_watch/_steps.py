@@ -21,6 +21,7 @@ from .._core._site import Site
 from .._taps._clock import Clock
 from .._taps._events import Backward
 from ._activations import Activations, MicroRows
+from ._decay import decay_share
 from ._parameters import Parameters
 from ._settings import Settings
 from ._step import OpenStep, crowded, value_row
@@ -107,7 +108,7 @@ class Steps:
         self.activations.begin_backward()
         if self.activations.on:
             for root in backward.roots:
-                self.activations.read(Site(-1, "loss", "loss"), root)
+                self.activations.read_loss(root)
 
     def backward_ends(self) -> None:
         """It is over: fold its micro-batch."""
@@ -130,7 +131,7 @@ class Steps:
             self.parameters.forget_early()
         self._had_grad = [p for p in self.parameters.alive() if p.grad is not None]
         if not self.attempts and not self._stepping:  # perhaps the weights are changed by hand: all we shall see is that they have changed
-            self._read_before(self.parameters.alive(), gradients=True)
+            self._read_before(self.parameters.alive(), gradients=True, scale=scale)
 
     def attempt_begins(self, optimizer: torch.optim.Optimizer, mine: list[nn.Parameter], *, has_closure: bool) -> None:
         """`optimizer` is about to change the parameters `mine`, which are still what the forward used."""
@@ -159,6 +160,8 @@ class Steps:
                 self.parameters.read_gradients(mine)
             self.parameters.read_updates(mine)
             self._keep_parameters()
+            if (share := decay_share(optimizer, self.parameters)) is not None:
+                self._open.put_value(self._scalar("decay_share"), share)
         if self.clock.complete:
             if torch._C._current_graph_task_id() == -1:
                 self._close_step()

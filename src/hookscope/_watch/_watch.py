@@ -116,7 +116,7 @@ class watch:  # noqa: N801  # used like the function it reads as: `with hs.watch
         """The run as recorded up to this moment."""
         self._session.flush()
         sink = self._session.sink
-        return sink.run if isinstance(sink, MemoryWriter) else Run(os.fspath(self._to))  # type: ignore[arg-type]  # to is set then
+        return sink.run if isinstance(sink, MemoryWriter) else Run(sink.path)  # type: ignore[attr-defined]  # a RunWriter then
 
     def log(self, name: str, value: float) -> None:
         """Record a number of your own with the current step, as a site of kind `scalar`.
@@ -154,7 +154,8 @@ def open_session(
         return Session(settings, MemoryWriter(meta))
     if not isinstance(to, (str, os.PathLike)) or not os.fspath(to):
         raise UsageError(f"to={to!r} is no directory: give the path of a new one, such as 'runs/base', or None to record in memory")
-    writer = RunWriter(to, meta, overwrite=overwrite, resume=resume)
+    # From the root on, since the program may change directories.
+    writer = RunWriter(os.path.abspath(to), meta, overwrite=overwrite, resume=resume)
     return Session(settings, writer, first_step=writer.next_step, known=writer.known_sites)
 
 

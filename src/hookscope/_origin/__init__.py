@@ -1,0 +1,1 @@
+"""From the symptom to the line: which operation made the first bad value, found by running again what has just run."""

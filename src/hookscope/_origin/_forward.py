@@ -1,0 +1,125 @@
+"""One forward of a model as it was called: references and states enough to run it again to the bit."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves
+
+from .._stats import Row, reduce_into
+
+
+@dataclass(frozen=True, slots=True)
+class Randomness:
+    """The states of the random generators that a forward may draw from."""
+
+    cpu: torch.Tensor
+    cuda: tuple[torch.Tensor, ...]
+    python: Any
+    numpy: Any
+
+    @classmethod
+    def now(cls) -> Randomness:
+        """As they are."""
+        cuda = tuple(torch.cuda.get_rng_state_all()) if _on_cuda() else ()
+        numpy = sys.modules.get("numpy")
+        return cls(torch.get_rng_state(), cuda, random.getstate(), numpy.random.get_state() if numpy else None)
+
+    def restore(self) -> None:
+        """Make them so again."""
+        torch.set_rng_state(self.cpu)
+        if self.cuda:
+            torch.cuda.set_rng_state_all(list(self.cuda))
+        random.setstate(self.python)
+        if self.numpy is not None:
+            sys.modules["numpy"].random.set_state(self.numpy)
+
+
+class Buffers:
+    """The buffers of a model, copied when they have changed since the last copy. By slot: a module may put another tensor in its place."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._slots = [(m._buffers, name) for m in model.modules() for name, b in m._buffers.items() if b is not None]
+        self._held: list[tuple[torch.Tensor, int, torch.Tensor] | None] = [None] * len(self._slots)
+
+    def take(self) -> None:
+        """Remember their values."""
+        for i, (holder, name) in enumerate(self._slots):
+            buffer, held = holder.get(name), self._held[i]
+            if buffer is None or buffer.is_inference():
+                self._held[i] = None
+            elif held is None or held[0] is not buffer or held[1] != buffer._version:
+                copy = held[2].copy_(buffer) if held is not None and _alike(held[2], buffer) else buffer.detach().clone()
+                self._held[i] = buffer, buffer._version, copy
+
+    def put(self) -> Callable[[], None]:
+        """Make the values the remembered ones; the returned function undoes that."""
+        now = [(holder, name, holder.get(name)) for holder, name in self._slots]
+        values = [None if buffer is None else buffer.detach().clone() for _, _, buffer in now]
+        for (holder, name), held in zip(self._slots, self._held, strict=True):
+            if held is not None:
+                holder[name] = held[0]
+                held[0].copy_(held[2])
+
+        def undo() -> None:
+            for (holder, name, buffer), value in zip(now, values, strict=True):
+                holder[name] = buffer
+                if buffer is not None and value is not None:
+                    buffer.copy_(value)
+
+        return undo
+
+
+@dataclass(slots=True)
+class Forward:
+    """What a replay needs. Tensors are held by reference, with their versions: what is written to in place later is told."""
+
+    module: nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    versions: tuple[tuple[torch.Tensor, int], ...]
+    random: Randomness
+    autocast: tuple[tuple[str, bool, torch.dtype], ...]
+    cache: bool
+    parameters: int  # the sum of their versions
+    fingerprint: list[tuple[float, ...]] = field(default_factory=list)
+    gradients: dict[int, torch.Tensor] = field(default_factory=dict)  # as they arrived at the outputs
+
+    @classmethod
+    def beginning(cls, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Forward:
+        """A forward of `module` that is about to run."""
+        devices = ("cpu", "cuda") if _on_cuda() else ("cpu",)
+        return cls(
+            module,
+            args,
+            kwargs,
+            tuple((t, t._version) for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor) and not t.is_inference()),
+            Randomness.now(),
+            tuple((d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in devices),
+            torch.is_autocast_cache_enabled(),
+            versions_of(module),
+        )
+
+
+def versions_of(module: nn.Module) -> int:
+    """A number that changes whenever a parameter is written to in place."""
+    return sum(p._version for p in module.parameters())
+
+
+def fingerprint(tensor: torch.Tensor, row: Row) -> tuple[float, ...]:
+    """Numbers that two runs have in common only if they gave the same: `row` is scratch space on the tensor's device."""
+    return tuple(row.view[0].tolist()) if reduce_into(row, tensor) else ()
+
+
+def _on_cuda() -> bool:
+    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]  # torch leaves it unannotated
+
+
+def _alike(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return a.shape == b.shape and a.dtype == b.dtype and a.device == b.device and a.stride() == b.stride()

@@ -1,0 +1,143 @@
+"""Runs recorded forwards, and their backward, a second time under the tracer, and puts everything back as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_map
+
+from .._taps._leaves import leaves
+from ._facts import badness
+from ._forward import Buffers, Forward, Randomness, fingerprint, versions_of
+from ._tracer import Step, Tracer
+from ._verdict import Verdict
+from ._walk import origin, verdict_of
+
+
+@dataclass(slots=True)
+class Replay:
+    """What the second run showed: the origin of what is bad, the operations after which values had leapt, why it may be inexact."""
+
+    verdict: Verdict | None = None
+    jumps: list[Step] = field(default_factory=list)
+    notes: tuple[str, ...] = ()
+
+
+def replay(forwards: Sequence[Forward], buffers: Buffers, names: dict[int, str], scratch: Any) -> Replay:
+    """Run `forwards` again, in order, each with the backward that the gradients which arrived at its outputs ask for.
+
+    `names` are the paths of the modules by id; `scratch` gives a row for fingerprints on a tensor's device.
+    """
+    found = Replay()
+    notes: list[str] = []
+    with _all_put_back(forwards, buffers):
+        for forward in forwards:
+            notes += _changed(forward)
+            tracer = Tracer(names, _batch(forward), jumps=True)
+            bad = _once(forward, tracer, scratch, notes)
+            found.jumps += [step for step in tracer.trace.steps if step.growth > 0 and not step.made]
+            if found.verdict is None and bad is not None:
+                found.verdict = origin(tracer.trace, bad)
+    found.notes = tuple(dict.fromkeys(notes))
+    if found.verdict is not None and found.notes:
+        found.verdict = replace(found.verdict, exact=False, notes=found.notes)
+    return found
+
+
+def largest_jump(found: Replay, module: str | None = None) -> Verdict | None:
+    """The operation after which values were largest against what went in, in one module or anywhere."""
+    steps = [step for step in found.jumps if module is None or step.place.module == module]
+    return verdict_of(max(steps, key=lambda step: step.growth)) if steps else None
+
+
+def _once(forward: Forward, tracer: Tracer, scratch: Any, notes: list[str]) -> list[torch.Tensor] | None:
+    forward.random.restore()
+    args, kwargs = tree_map(_detached, (forward.args, forward.kwargs))
+    with ExitStack() as stack:
+        for device, enabled, dtype in forward.autocast:
+            stack.enter_context(torch.autocast(device, dtype=dtype, enabled=enabled, cache_enabled=forward.cache))
+        stack.enter_context(torch.enable_grad())
+        stack.enter_context(tracer)
+        out = forward.module(*args, **kwargs)
+    outputs = [tensor for _, tensor in leaves(out)]
+    if forward.fingerprint and [fingerprint(t, scratch(t)) for t in outputs] != forward.fingerprint:
+        notes.append("the second forward gave other outputs: the model draws from a generator, or keeps a state, that is not put back")
+    bad = [t for t in outputs if badness(t)]
+    reached = [i for i in forward.gradients if i < len(outputs) and outputs[i].grad_fn is not None]
+    if reached:
+        bad += [g for g in _backward(forward, outputs, reached, tracer, notes) if badness(g)]
+    return bad
+
+
+def _backward(forward: Forward, outputs: list[torch.Tensor], reached: list[int], tracer: Tracer, notes: list[str]) -> list[torch.Tensor]:
+    wanted = [p for p in forward.module.parameters() if p.requires_grad]
+    roots, gradients = [outputs[i] for i in reached], [forward.gradients[i] for i in reached]
+    if not _reentrant(roots):
+        with tracer:
+            found = torch.autograd.grad(roots, wanted, gradients, allow_unused=True)
+        return [g for g in found if g is not None]
+    if any(p._post_accumulate_grad_hooks for p in wanted):  # they would fire again: a step within backward, a reduction over ranks
+        notes.append("the backward was not run again: parameters carry hooks of the program's own")
+        return []
+    for parameter in wanted:
+        parameter.grad = None
+    with tracer:
+        torch.autograd.backward(roots, gradients)
+    return [p.grad for p in wanted if p.grad is not None]
+
+
+def _reentrant(outputs: list[torch.Tensor]) -> bool:
+    """Whether re-entrant checkpointing is in the graph: it refuses `torch.autograd.grad`."""
+    todo = [t.grad_fn for t in outputs if t.grad_fn is not None]
+    seen: set[object] = set(todo)
+    while todo:
+        node = todo.pop()
+        if node.name().startswith("CheckpointFunction"):
+            return True
+        fresh = [n for n, _ in node.next_functions if n is not None and n not in seen]
+        seen.update(fresh)
+        todo += fresh
+    return False
+
+
+@contextmanager
+def _all_put_back(forwards: Sequence[Forward], buffers: Buffers) -> Iterator[None]:
+    randomness = Randomness.now()
+    parameters = {id(p): p for forward in forwards for p in forward.module.parameters()}
+    gradients = {key: p.grad for key, p in parameters.items()}
+    modes = [(m, m.training) for forward in forwards for m in forward.module.modules()]
+    undo = buffers.put()
+    try:
+        yield
+    finally:
+        undo()
+        for key, parameter in parameters.items():
+            parameter.grad = gradients[key]
+        for module, mode in modes:
+            module.training = mode
+        randomness.restore()
+
+
+def _changed(forward: Forward) -> Iterator[str]:
+    written = sum(t._version != version for t, version in forward.versions)
+    if written:
+        yield f"{written} input(s) of the model were written to after its forward"
+    if versions_of(forward.module) != forward.parameters:
+        yield "parameters have changed since the forward"
+
+
+def _detached(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    return value.detach().requires_grad_(value.requires_grad) if value.requires_grad else value.detach()
+
+
+def _batch(forward: Forward) -> int | None:
+    """The length of the first dimension of the first input, where it has one."""
+    shapes = [t.shape for t, _ in forward.versions if t.dim() and not isinstance(t, nn.Parameter)]
+    return int(shapes[0][0]) if shapes else None

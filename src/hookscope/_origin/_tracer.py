@@ -1,0 +1,199 @@
+"""Watches every operation of a second run, forward and backward, and remembers which made something bad out of what."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from types import FrameType, TracebackType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules import module as torch_module
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from ._facts import FINE, Badness, bad_samples, badness, largest, operand
+from ._verdict import Operand
+
+TORCH = os.path.dirname(torch.__file__) + os.sep
+OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
+JUMP = 100.0  # growth of the largest magnitude within one operation that is worth remembering
+# Their results are memory that nobody has written to yet.
+_UNWRITTEN = frozenset({"empty", "new_empty", "empty_like", "empty_strided", "new_empty_strided", "resize_", "set_"})
+# These ignore what their first argument held.
+_OVERWRITING = frozenset(
+    {"bernoulli_", "uniform_", "normal_", "random_", "exponential_", "zero_", "fill_", "copy_", "zero", "native_dropout"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where in the program an operation was called: in which module's forward, by which line, through which function of torch."""
+
+    module: str | None = None
+    file: str | None = None
+    line: int | None = None
+    function: str | None = None
+
+
+@dataclass(slots=True)
+class Step:
+    """One operation that was given, or has made, something bad; or, when jumps are asked for, something far larger than it was given."""
+
+    op: str
+    node: str | None  # the autograd node, in the backward
+    place: Place
+    given: Badness
+    made: Badness
+    parents: tuple[int, ...]
+    operands: tuple[Operand, ...] = ()
+    samples: tuple[int, ...] = ()
+    growth: float = 0.0
+
+
+@dataclass(slots=True)
+class Trace:
+    """The steps of interest, in order."""
+
+    steps: list[Step] = field(default_factory=list)
+    holding: dict[int, int] = field(default_factory=dict)  # storage -> the step that has made it bad
+
+    def maker(self, tensor: torch.Tensor) -> int | None:
+        """The step that has made this tensor bad."""
+        return self.holding.get(_storage(tensor)) if tensor.layout == torch.strided else None
+
+
+class Tracer(TorchDispatchMode):
+    """Active as a context manager; `place` may be set to say where the operations that follow come from."""
+
+    def __init__(self, names: dict[int, str], batch: int | None = None, *, jumps: bool = False) -> None:
+        super().__init__()
+        self.trace = Trace()
+        self.place: Place | None = None
+        self._names = names
+        self._batch = batch
+        self._jumps = jumps
+        self._stack: list[str] = []
+        self._places: dict[int, Place] = {}  # autograd sequence number -> where its forward operation was called
+        self._hooks = ExitStack()
+
+    def __enter__(self) -> Tracer:
+        before = torch_module.register_module_forward_pre_hook(self._enter_module)
+        after = torch_module.register_module_forward_hook(self._leave_module, always_call=True)
+        self._hooks.callback(before.remove)
+        self._hooks.callback(after.remove)
+        super().__enter__()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._hooks.close()
+        super().__exit__(kind, error, trace)
+
+    def _enter_module(self, module: nn.Module, _args: Any) -> None:
+        self._stack.append(self._names.get(id(module), type(module).__name__))
+
+    def _leave_module(self, *_: Any) -> None:
+        if self._stack:
+            self._stack.pop()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        op, node = _op_name(func), torch._C._current_autograd_node()
+        inputs = _tensors((args, kwargs))
+        if op in _OVERWRITING and args and isinstance(args[0], torch.Tensor):
+            inputs = [t for t in inputs if t is not args[0]]
+        given = [badness(t) for t in inputs]
+        parents = [maker for t, bad in zip(inputs, given, strict=True) if bad and (maker := self.trace.maker(t)) is not None]
+        size = max((largest(t) for t in inputs), default=0.0) if self._jumps else 0.0
+        writes = _writes(func)
+        facts = _operands(inputs) if writes else None  # it may write over them
+        out = func(*args, **(kwargs or {}))
+        place, name = self._where(node)
+        if op not in _UNWRITTEN and not _is_view(func):
+            results = _tensors(out)
+            made = [badness(t) for t in results]
+            whole = _any(made)
+            if whole or (size > 0 and max((largest(t) for t in results), default=0.0) / size > JUMP):
+                facts = facts or _operands(inputs)
+                samples = next((found for t in results if (found := bad_samples(t, self._batch))), ())
+                growth = max((largest(t) for t in results), default=0.0) / size if size > 0 else 0.0
+                self.trace.steps.append(Step(op, name, place, _any(given), whole, tuple(dict.fromkeys(parents)), facts, samples, growth))
+            self._hold(results, made)
+        return out
+
+    def _hold(self, results: list[torch.Tensor], made: list[Badness]) -> None:
+        for tensor, bad in zip(results, made, strict=True):
+            if bad:
+                self.trace.holding[_storage(tensor)] = len(self.trace.steps) - 1
+            else:
+                self.trace.holding.pop(_storage(tensor), None)
+
+    def _where(self, node: Any) -> tuple[Place, str | None]:
+        if node is None or self._stack:
+            place = self._here()
+            self._places.setdefault(torch._C._autograd._get_sequence_nr() - 1, place)
+            return place, None
+        sequence = node._sequence_nr() if hasattr(node, "_sequence_nr") else -1
+        return self._places.get(sequence, Place()), node.name()
+
+    def _here(self) -> Place:
+        module = self._stack[-1] if self._stack else None
+        if self.place is not None and module is None:
+            return self.place
+        file, line, function = source_of(sys._getframe(2))
+        return Place(module, file, line, function)
+
+
+def source_of(frame: FrameType | None) -> tuple[str | None, int | None, str | None]:
+    """File and line of the innermost frame outside torch and hookscope, and the outermost function of torch that it called."""
+    function = None
+    while frame is not None:
+        path = frame.f_code.co_filename
+        if path.startswith(TORCH):
+            if "/nn/functional" in path or path.endswith("/functional.py"):
+                function = frame.f_code.co_name
+        elif not path.startswith((OURS, "<")):
+            return path, frame.f_lineno, function
+        frame = frame.f_back
+    return None, None, function
+
+
+def _op_name(func: Any) -> str:
+    """`log` of `aten::log.default`."""
+    schema = getattr(func, "_schema", None)
+    return str(schema.name).rsplit("::", 1)[-1] if schema is not None else str(func)
+
+
+def _is_view(func: Any) -> bool:
+    schema = getattr(func, "_schema", None)
+    return schema is not None and any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
+
+
+def _writes(func: Any) -> bool:
+    schema = getattr(func, "_schema", None)
+    return schema is None or any(a.alias_info is not None and a.alias_info.is_write for a in schema.arguments)
+
+
+def _operands(inputs: list[torch.Tensor]) -> tuple[Operand, ...]:
+    return tuple(operand(i, t) for i, t in enumerate(inputs[:6]))
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    return [t for t in tree_leaves(value) if isinstance(t, torch.Tensor) and t.layout == torch.strided and _floats(t)]
+
+
+def _floats(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _any(found: list[Badness]) -> Badness:
+    whole = FINE
+    for one in found:
+        whole = whole | one
+    return whole

@@ -1,0 +1,56 @@
+"""What was found about the origin of a bad value."""
+
+from __future__ import annotations
+
+import linecache
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+Direction = Literal["forward", "backward"]
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """One tensor that went into the operation: over its finite elements min and max, and how many were not finite."""
+
+    position: int
+    shape: tuple[int, ...]
+    dtype: str
+    min: float
+    max: float
+    nan: int
+    inf: int
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The operation at which a value first went bad.
+
+    `op` is torch's own name of it (`log`, `div`); `function` the function of torch that the program called, where that is another one;
+    `module` the path of the module in whose forward it ran, None outside the model. `operands` are its inputs. `samples` are the
+    positions in the batch where the result is bad, as far as a batch can be told. `because` names an operation that had put an infinity
+    there on purpose, as a mask does. `exact` says that the second run gave the very outputs of the first; else `notes` say why not.
+    """
+
+    op: str
+    direction: Direction
+    module: str | None
+    function: str | None = None
+    file: str | None = None
+    line: int | None = None
+    operands: tuple[Operand, ...] = ()
+    result: str = ""
+    samples: tuple[int, ...] = ()
+    because: str | None = None
+    outside: bool = False
+    exact: bool = True
+    notes: tuple[str, ...] = ()
+
+    @property
+    def code(self) -> str:
+        """The source line, stripped, or `""`."""
+        return linecache.getline(self.file, self.line).strip() if self.file and self.line else ""
+
+    def as_event(self) -> dict[str, Any]:
+        """As plain JSON."""
+        return {**asdict(self), "code": self.code}
