@@ -14,22 +14,32 @@ QUICK = ("02_where_log_zero_count", "11_activation_checkpointing")
 absent = pytest.mark.skipif(not PROGRAMS, reason="the cases are not here: they lie in shared/cases, beside the checkout")
 
 
-def both(program: Path, folder: Path) -> list[tuple[int, bytes]]:
-    """How the program ends by itself and under `hookscope run`."""
+def ended(prefix: list[str], program: Path, folder: Path) -> tuple[int, bytes, str]:
+    """Exit status, output and the end of the error output of a program."""
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
-    ends = []
-    for prefix in ([], ["-m", "hookscope", "run", "--to", str(folder / program.stem)]):
-        command = [sys.executable, *prefix, str(program)]
-        done = subprocess.run(command, cwd=folder, env=env, capture_output=True, check=False, timeout=240)
-        ends.append((done.returncode, done.stdout))
-    return ends
+    command = [sys.executable, *prefix, str(program)]
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, check=False, timeout=240)
+    return done.returncode, done.stdout, done.stderr.decode()[-300:]
 
 
-def differing(programs: list[Path], folder: Path) -> dict[str, list[tuple[int, bytes]]]:
-    """Those that do not end and print the same; two run at a time."""
+def difference(program: Path, folder: Path) -> str:
+    """What is not the same by itself and under `hookscope run`; empty if all is, and the program ends well."""
+    alone = ended([], program, folder)
+    watched = ended(["-m", "hookscope", "run", "--to", str(folder / program.stem)], program, folder)
+    if alone[0]:
+        return f"status {alone[0]} by itself: {alone[2]}"
+    return (
+        ""
+        if alone[:2] == watched[:2]
+        else f"status {watched[0]}, output {'the same' if alone[1] == watched[1] else 'another'}: {watched[2]}"
+    )
+
+
+def differing(programs: list[Path], folder: Path) -> dict[str, str]:
+    """Those that do not end and print the same, and how; two run at a time."""
     with ThreadPoolExecutor(2) as pool:
-        ends = list(pool.map(lambda program: both(program, folder), programs))
-    return {program.stem: end for program, end in zip(programs, ends, strict=True) if end[0] != end[1] or end[0][0]}
+        found = pool.map(lambda program: difference(program, folder), programs)
+    return {program.stem: how for program, how in zip(programs, found, strict=True) if how}
 
 
 @absent
@@ -48,4 +58,6 @@ def test_every_program_ends_and_prints_the_same(tmp_path: Path) -> None:
 def test_a_program_that_differs_is_noticed(tmp_path: Path) -> None:
     (tmp_path / "it.py").write_text("import sys; print('hookscope' in sys.modules)")
     (tmp_path / "fails.py").write_text("import sys; sys.exit(3)")
-    assert set(differing([tmp_path / "it.py", tmp_path / "fails.py"], tmp_path)) == {"it", "fails"}
+    (tmp_path / "same.py").write_text("print(1)")
+    found = differing([tmp_path / f"{name}.py" for name in ("it", "fails", "same")], tmp_path)
+    assert {name: how.partition(":")[0] for name, how in found.items()} == {"it": "status 0, output another", "fails": "status 3 by itself"}

@@ -37,5 +37,6 @@ def in_process() -> dict[str, Any]:
     }
     for hooks in (torch_optimizer._global_optimizer_pre_hooks, torch_optimizer._global_optimizer_post_hooks):
         found[f"optimizer hooks {len(found)}"] = list(hooks.items())
+    found["function modes"] = [torch._C._get_function_stack_at(i) for i in range(torch._C._len_torch_function_stack())]
     replaced = [(name, owner) for (owner, name), original in zip(WRAPPED, ORIGINALS, strict=True) if getattr(owner, name) is not original]
     return {name: value for name, value in (found | {"replaced": replaced}).items() if value}

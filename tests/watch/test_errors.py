@@ -62,6 +62,28 @@ def test_what_is_no_optimizer_is_named_by_its_type(wrong: Any, tmp_path: Path) -
     assert (hooks_on(model), list(tmp_path.iterdir())) == (0, [])
 
 
+class Wrapper:
+    """As Accelerate has one."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.optimizer = optimizer
+
+
+@pytest.mark.parametrize(
+    "wrap", [Wrapper, lambda o: [Wrapper(Wrapper(o))], lambda o: torch.optim.lr_scheduler.StepLR(o, 1), lambda o: (None, o)]
+)
+def test_an_optimizer_is_found_inside_what_holds_it(wrap: Any) -> None:
+    """The step of a named optimizer is closed at once; that of one nobody named only by its next step."""
+    model = mlp()
+    optimizer = adam(model)
+    with hs.watch(model, wrap(optimizer)) as watched:
+        train(model, optimizer, 1)
+        assert watched.step == 1
+    with hs.watch(model) as watched:
+        train(model, optimizer, 1)
+        assert watched.step == 0
+
+
 WRONG_SETTINGS: list[tuple[str, Any, str]] = [
     ("on_finding", "rase", "on_finding='rase' is unknown: did you mean 'raise'? choose one of 'warn', 'raise', 'ignore' or a function "),
     ("on_finding", None, "on_finding=None is unknown: choose one of 'warn', 'raise', 'ignore' or a function that takes a Finding"),

@@ -42,6 +42,23 @@ class Mask(nn.Module):
         return x.masked_fill(torch.arange(x.shape[-1]) == 0, -math.inf)
 
 
+class Survived(nn.Module):
+    """One module makes NaN at every step, and the model throws them away."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.odd, self.out = nn.Linear(4, 8), Log(), nn.Linear(8, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.inner(x)
+        return self.out(h + 0 * torch.nan_to_num(self.odd(h.detach())))
+
+
+def survived() -> nn.Module:
+    torch.manual_seed(0)
+    return Survived()
+
+
 def masked() -> nn.Module:
     torch.manual_seed(0)
     return Masked()
@@ -119,11 +136,11 @@ def test_a_finding_is_warned_of_once_and_not_at_every_step() -> None:
 # -- raise ----------------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("make", [mlp, masked])
+@pytest.mark.parametrize("make", [mlp, masked, survived])
 @pytest.mark.parametrize("fault", ["loss", "gradient"])
 @pytest.mark.parametrize("first", [0, 3, 70])
 def test_raise_comes_before_the_parameters_are_changed(make: Callable[[], nn.Module], fault: str, first: int) -> None:
-    """A mask makes frames with -inf, all of them sound; a real fault after many of them must not pass for one more."""
+    """Masks and NaN that the model survives are in every frame: a real fault after many of them must not pass for one more."""
     model = make()
     optimizer = adam(model)
     before = []
@@ -140,9 +157,9 @@ def test_raise_comes_before_the_parameters_are_changed(make: Callable[[], nn.Mod
         train(model, optimizer, first + 5, data=data, loss=loss, before_step=spoiled)
     assert len(before) == first + 1
     assert bits(model) == before[-1]
-    [finding] = caught.value.findings
+    finding = caught.value.findings[0]
     assert (finding.first_step, finding.severity) == (first, "error")
-    assert str(caught.value) == finding.headline
+    assert str(caught.value).splitlines()[0] == finding.headline
 
 
 def test_raise_lets_a_mere_warning_pass_as_a_warning() -> None:
@@ -158,6 +175,16 @@ def fail_with_nan(model: nn.Module) -> None:
     """A finding is waiting, but the program has an error of its own."""
     (model(batch(0)).mean() * NAN).backward()
     raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("make", [mlp, masked, survived])
+def test_a_limit_on_the_gradient_is_heeded_whatever_else_the_frames_hold(make: Callable[[], nn.Module]) -> None:
+    model = make()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+    scale, told_at = iter([1.0] * 20 + [1e6] + [1.0] * 9), []
+    with hs.watch(model, optimizer, grad_norm_threshold=1e3, on_finding=lambda f: told_at.append((f.rule, watched.step))) as watched:
+        train(model, optimizer, 30, loss=lambda y: (y - 1).square().mean() * next(scale))
+    assert ("exploding-grad", 21) in told_at
 
 
 def test_an_error_of_the_users_own_is_not_replaced_by_a_finding() -> None:

@@ -84,20 +84,20 @@ class _Units:
 
         def listen(module: nn.Module, _args: Any, output: Any) -> None:
             if isinstance(module, _CHANNELS_FIRST):
-                self.axis = 1
+                self.axis = 0 if _unbatched(module, output) else 1
             elif isinstance(module, _CHANNELS_LAST):
                 self.axis = -1
             if path in self.wanted:
-                self._add(path, output, unbatched=_unbatched(module, output))
+                self._add(path, output)
 
         return listen
 
-    def _add(self, path: str, output: Any, *, unbatched: bool) -> None:
+    def _add(self, path: str, output: Any) -> None:
         found = leaves(output)
         if not found or not found[0][1].is_floating_point() or found[0][1].dim() == 0:
             return
         magnitude = found[0][1].detach().abs().double()
-        axis = -1 if magnitude.dim() < 2 else 0 if unbatched else self.axis
+        axis = -1 if magnitude.dim() < 2 else self.axis
         per_unit = magnitude.movedim(axis, 0).reshape(magnitude.shape[axis], -1)
         total, count = self.seen.pop(path, (torch.zeros(()), 0))  # popped, so that the order is that of the last call
         if per_unit.numel():
@@ -105,12 +105,17 @@ class _Units:
 
 
 def _unbatched(module: nn.Module, output: Any) -> bool:
-    spatial = {"Conv1d": 1, "Conv2d": 2, "Conv3d": 3}.get(type(module).__name__)
-    return spatial is not None and isinstance(output, torch.Tensor) and output.dim() == spatial + 1
+    """Whether the channels of a single sample stand first: convolutions, pooling and instance norms take one without a batch."""
+    found = leaves(output)
+    names = (c.__name__ for c in type(module).__mro__ if c.__module__.startswith("torch.nn.modules."))
+    spatial = next((int(name[-2]) for name in names if name[-2:] in ("1d", "2d", "3d")), None)
+    takes_one = not isinstance(module, nn.modules.batchnorm._BatchNorm)
+    return takes_one and spatial is not None and bool(found) and found[0][1].dim() == spatial + 1
 
 
 def _dead(mean: torch.Tensor, threshold: float) -> float:
-    return float((mean <= threshold * mean.mean()).double().mean())
+    finite = mean[mean.isfinite()]  # one NaN or Inf must not decide about the other units
+    return float((mean <= threshold * finite.mean()).double().mean())
 
 
 def _wanted(model: nn.Module, layer_names: Sequence[str] | None) -> frozenset[str]:

@@ -66,11 +66,11 @@ class Call:
     random: torch.Tensor | None
 
 
-class Region(TorchFunctionMode):  # type: ignore[misc]  # torch leaves it unannotated
+class Region(TorchFunctionMode):
     """`open` begins a new tape, `pause` and `resume` surround a model's forward, `stop` ends it at the start of backward."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.calls: deque[Call] = deque(maxlen=MAX_CALLS)
         self._known: dict[int, tuple[weakref.ref[torch.Tensor], Made | None]] = {}  # id -> the tensor; None for what a model returned
         self._noting = False
@@ -83,7 +83,7 @@ class Region(TorchFunctionMode):  # type: ignore[misc]  # torch leaves it unanno
         if not self._noting:
             return func(*args, **kwargs)
         name = getattr(func, "__name__", "")
-        if name in _SKIPPED or torch.compiler.is_compiling():
+        if name in _SKIPPED or _transformed():
             return func(*args, **kwargs)
         noted = self._note(args, kwargs)
         random = torch.get_rng_state() if name.rstrip("_") in _DRAWING else None
@@ -111,7 +111,7 @@ class Region(TorchFunctionMode):  # type: ignore[misc]  # torch leaves it unanno
         """Go on noting."""
         self._noting = True
         if not self._pushed and torch._C._len_torch_function_stack() == 0:
-            self.__enter__()  # type: ignore[no-untyped-call]
+            self.__enter__()
             self._pushed = True
 
     def pause(self) -> None:
@@ -119,7 +119,7 @@ class Region(TorchFunctionMode):  # type: ignore[misc]  # torch leaves it unanno
         self._noting = False
         depth = torch._C._len_torch_function_stack()
         if self._pushed and depth and torch._C._get_function_stack_at(depth - 1) is self:
-            self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+            self.__exit__(None, None, None)
             self._pushed = False
 
     def clear(self) -> None:
@@ -153,6 +153,12 @@ class Region(TorchFunctionMode):  # type: ignore[misc]  # torch leaves it unanno
         return Held(value.detach(), -1 if value.is_inference() else value._version, ours)
 
 
+def _transformed() -> bool:
+    """Whether what is called now is compiled, traced, vmapped or seen by a dispatch mode, which must see no operation of ours."""
+    compiled = torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
+    return compiled or torch._C._functorch.maybe_current_level() is not None or torch._C._len_torch_dispatch_stack() > 0
+
+
 @dataclass(frozen=True, slots=True)
 class Played:
     """What playing the tape again showed."""
@@ -163,7 +169,9 @@ class Played:
 
 def play(region: Region, losses: list[torch.Tensor], *, backward: bool) -> Played:
     """Run the noted calls again under the tracer and name the first bad one: among the forwards, or, if `backward`, behind them."""
-    tracer, values, notes = Tracer({}), {}, []
+    tracer = Tracer({})
+    values: dict[Made, torch.Tensor] = {}
+    notes: list[str] = []
     roots: dict[int, torch.Tensor] = {}
     wanted = {known[1] for loss in losses if (known := region._known.get(id(loss))) is not None}
     last: list[torch.Tensor] = []

@@ -12,6 +12,14 @@ Event = Mapping[str, Any]
 SHOWN = 6
 # Events that are no loss of sight, or that are told elsewhere.
 SEEN = frozenset({"finding", "skipped", "attached", "resumed", "closed", "never_fired"})
+# Events that list modules, in words; the rule `blind` says more of them.
+OF_MODULES = {
+    "compiled": "inside a graph of torch.compile",
+    "unhookable": "scripted, without hooks",
+    "skipped_transforms": "inside a transform of torch.func",
+    "lost_gradients": "gradient lost at an output that is a view and was written to",
+}
+BY_RULE = frozenset({*OF_MODULES, "never_fired", "lost_calls", "frames_dropped", "hidden_parameters", "switched_off"})
 
 
 def silent(events: Sequence[Event]) -> frozenset[str]:
@@ -29,8 +37,9 @@ def spent(events: Sequence[Event]) -> float | None:
     return sum(found) if found else None
 
 
-def blindness(events: Sequence[Event], *, unread_bytes: int = 0) -> tuple[str, ...]:
-    """One line for each thing that was not seen; equal lines once, with their number."""
+def blindness(events: Sequence[Event], *, told: bool = False, unread_bytes: int = 0) -> tuple[str, ...]:
+    """One line for each thing that was not seen; equal lines once, with their number. `told`: without what findings of the rule say."""
+    events = [event for event in events if not (told and event.get("event") in BY_RULE)]
     never = sorted(silent(events))
     lines = [f"never ran: {_listed(never)}"] if never else []
     told = Counter(_line(event) for event in events if event.get("event") not in SEEN)
@@ -51,6 +60,10 @@ def _line(event: Event) -> str:
             return f"{event.get('part')} from step {event.get('step')} on: switched off after an error, {event.get('error')}"
         case "frames_dropped":
             return f"{count(int(event.get('frames', 0)), 'frame')} up to step {event.get('last_step')}, dropped to save memory"
+        case str(name) if name in OF_MODULES:
+            return f"{OF_MODULES[name]}: {_listed([str(module) for module in event.get('modules', ())])}"
+        case "hidden_parameters":
+            return f"{count(int(event.get('count', 0)), 'parameter')} behind the loss, of no watched model"
         case "lost_calls":
             return f"{count(int(event.get('calls', 0)), 'call')} of modules that ran too often within one micro-batch"
         case name:

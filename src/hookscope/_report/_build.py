@@ -21,6 +21,7 @@ from ._view import Facts, FindingView, View
 if TYPE_CHECKING:
     from .._record import Run
 
+BLIND = "blind"  # the rule whose findings say what was not seen, and why
 PLACES = {"loss": "in the loss", "optimizer": "in the optimizer", "data": "in the data", "loop": "in the training loop"}
 
 
@@ -37,7 +38,7 @@ def build(run: Run, diagnosis: Diagnosis, *, step: int | None = None, select: An
     """
     step = _beginning(run, diagnosis) if step is None else step
     row = None if step is None else _row(run, step)
-    findings = tuple(_finding(i + 1, finding) for i, finding in enumerate(diagnosis.findings))
+    findings = tuple(finding_view(i + 1, finding) for i, finding in enumerate(diagnosis.findings))
     facts = _facts(run)
     sites = _selected(run, select)
     return View(
@@ -51,7 +52,7 @@ def build(run: Run, diagnosis: Diagnosis, *, step: int | None = None, select: An
         tree=module_tree(run, sites, row=row, findings=findings, silent=silent(run.events)),
         loss=curve(run.steps, _loss(run), pick=_last),
         depth=gradient_by_depth(run, sites),
-        blindness=blindness(run.events, unread_bytes=run.summary().unread_bytes),
+        blindness=blindness(run.events, told=any(f.rule == BLIND for f in findings), unread_bytes=run.summary().unread_bytes),
         shown_step=step,
     )
 
@@ -118,6 +119,8 @@ def _summary(facts: Facts, diagnosis: Diagnosis) -> str:
         for severity, noun in (("error", "error"), ("warning", "warning"), ("info", "note"))
         if any(f.severity == severity for f in diagnosis.findings)
     ]
+    if not diagnosis.at_least("warning"):
+        return f"No rule found anything wrong in {seen}; {numbers[0]}."
     first = diagnosis.findings[0]
     return f"{' and '.join(numbers)} in {seen}; it begins at step {first.first_step:,}, {_place(first)}."
 
@@ -141,7 +144,8 @@ def _place(finding: Finding) -> str:
     return "in the model itself" if finding.module == ROOT else f"in {finding.module or finding.site or 'the model'}"
 
 
-def _finding(number: int, finding: Finding) -> FindingView:
+def finding_view(number: int, finding: Finding) -> FindingView:
+    """One finding, its fields made into text."""
     source = finding.source
     rank = () if finding.rank is None else (("rank", str(finding.rank)),)
     op = () if finding.op is None else (("op", finding.op),)

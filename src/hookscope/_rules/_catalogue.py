@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from .._core._finding import Finding
 from ._act_explode_depth import act_explode_depth
 from ._act_shrink_depth import act_shrink_depth
+from ._blind import blind
 from ._exploding_grad import exploding_grad
 from ._exploding_grad_depth import exploding_grad_depth
 from ._grad_runaway import grad_runaway
@@ -33,6 +34,7 @@ RULES: tuple[Rule, ...] = (
     lr_too_high,
     grad_runaway,
     exploding_grad,
+    blind,
 )
 
 

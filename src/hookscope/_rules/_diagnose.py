@@ -16,6 +16,7 @@ from .._core._select import Selectable, select_sites
 from .._record import Run
 from ._catalogue import RULES, Rule, rule_id
 from ._exploding_grad import exploding_grad
+from ._line import with_lines
 from ._order import in_causal_order
 
 
@@ -55,7 +56,7 @@ def diagnose(
     chosen = RULES if rules is None else tuple(_rule(rule) for rule in rules)
     bound = {exploding_grad: partial(exploding_grad, grad_norm_threshold=grad_norm_threshold)}
     with np.errstate(all="ignore"):  # NaN and Inf are what is looked for
-        found = [finding for rule in chosen for finding in bound.get(rule, rule)(opened)]
+        found = with_lines([finding for rule in chosen for finding in bound.get(rule, rule)(opened)], opened.events)
     merged = _merged(found if select is None else _selected(found, opened, select))
     return Diagnosis(str(opened.path or "in memory"), len(opened.steps), in_causal_order(merged))
 
@@ -77,10 +78,11 @@ def _selected(found: Sequence[Finding], run: Run, select: Selectable) -> list[Fi
 
 
 def _merged(found: Sequence[Finding]) -> list[Finding]:
-    """The first of each rule, origin and severity, up to the last step of any."""
-    kept: dict[tuple[str, str, str, str | None], list[Finding]] = {}
+    """The first of each rule, origin and severity, up to the last step of any; those that name a kind, of each kind."""
+    kept: dict[tuple[str | None, ...], list[Finding]] = {}
     for finding in found:
-        kept.setdefault((finding.rule, finding.severity, finding.where, finding.module), []).append(finding)
+        key = finding.rule, finding.severity, finding.where, finding.module, finding.evidence.get("kind")
+        kept.setdefault(key, []).append(finding)
     return [
         _one(sorted(group, key=lambda f: f.first_step)) for group in sorted(kept.values(), key=lambda g: SEVERITIES.index(g[0].severity))
     ]

@@ -24,6 +24,7 @@ PRIORITY: tuple[str, ...] = (
     "exploding-grad-depth",
     "grad-runaway",
     "exploding-grad",
+    "blind",
 )
 # What each rule accounts for when the other finding is not earlier than it.
 EXPLAINS: dict[str, frozenset[str]] = {

@@ -100,7 +100,8 @@ class _Wiring:
         self.undo.append(_wrap(torch.amp.GradScaler, "step", _around_scaler_step))
 
     def disconnect(self) -> None:
-        # Removing a global optimizer hook while torch iterates over them raises in the user's step: leave it, inert, for later.
+        # Removing a global optimizer hook while torch iterates over them raises in the user's step: it stays, inert, till the next
+        # backward.
         if not self.inside:
             while self.undo:
                 self.undo.pop()()
@@ -145,6 +146,8 @@ def _wrap(owner: Any, name: str, around: Callable[..., Any]) -> Callable[[], Non
 
     @functools.wraps(original)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if not _wiring.listeners:
+            _wiring.disconnect()
         if not active or not _wiring.listeners:
             return original(*args, **kwargs)
         return around(original, *args, **kwargs)

@@ -7,7 +7,7 @@ import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -26,6 +26,9 @@ from ._slot import Slot
 from ._store import Store, unscaled
 from ._table import SiteTable
 from ._views import Views
+
+if TYPE_CHECKING:
+    from ._locating import Locator
 
 MAX_CALLS = 256  # calls of one module in one micro-batch that get rows of their own; later ones are counted as lost
 INNER = "inner"  # label of a gradient taken by torch.autograd.grad
@@ -64,6 +67,7 @@ class Activations:
         self.on = True
         self.spent = 0  # nanoseconds
         self.before_entry: Callable[[], None] = lambda: None
+        self.locator: Locator | None = None
         self.lost_calls = 0
         self.transformed: set[Tap] = set()  # called inside a transform of torch.func, where nothing can be read
         self.views = Views()
@@ -87,21 +91,34 @@ class Activations:
 
     # -- hooks ----------------------------------------------------------------------------------------------------------------------
 
-    def enter(self, site: Site, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """A forward begins in one of the modules through which the training enters, perhaps within another one."""
+    def enter(self, site: Site, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, within: bool = False) -> None:
+        """A forward begins in one of the modules through which the training enters. It may do so within another one: `within` says
+        whether what goes in is read then, too.
+        """
         if torch.compiler.is_compiling() or torch._C._current_graph_task_id() != -1:
             return
         self._depth += 1
         if self._depth == 1:
             self._guarded(self.before_entry)
             self._with_grad = torch.is_grad_enabled()
+            if self.locator is not None:
+                self._guarded(lambda: self._locator_entered(module, args, kwargs))
             if self.on and self._with_grad:
                 self._guarded(self._entered, site, module, args, kwargs)
+        elif within and self.on and self._training():
+            self._guarded(self._read_inputs, site, 0, args, kwargs)
 
-    def leave(self) -> None:
-        """That forward is over, perhaps by an exception."""
+    def leave(self, output: Any) -> None:
+        """That forward is over; by an exception if `output` is None."""
         if not torch.compiler.is_compiling() and torch._C._current_graph_task_id() == -1:
             self._depth = max(0, self._depth - 1)
+            if self._depth == 0 and self.locator is not None:
+                locator, training = self.locator, self.on and self._with_grad
+                self._guarded(lambda: locator.left(output, training=training))
+
+    def _locator_entered(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self.locator is not None:
+            self.locator.entered(module, args, kwargs, training=self.on and self._with_grad)
 
     def before_forward(self, tap: Tap, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A module is called whose inputs were asked for."""
@@ -121,6 +138,11 @@ class Activations:
             self._guarded(self._computed, tap, args, kwargs, output)
 
     @property
+    def muted(self) -> bool:
+        """Whether a replay is under way: what the hooks see then is no training."""
+        return self.locator is not None and self.locator.busy
+
+    @property
     def inside(self) -> bool:
         """Whether a forward of a watched model is under way."""
         return self._depth > 0
@@ -134,7 +156,7 @@ class Activations:
         return torch.is_grad_enabled() or (self._depth > 0 and self._with_grad and not torch.is_inference_mode_enabled())
 
     def _guarded(self, action: Callable[..., None], *args: Any) -> None:
-        if os.getpid() != self._pid:
+        if os.getpid() != self._pid or self.muted:
             return
         if torch._C._functorch.maybe_current_level() is not None:
             self.transformed.update(arg for arg in args[:1] if isinstance(arg, Tap))
@@ -158,6 +180,7 @@ class Activations:
         self._read_inputs(site, 0, args, kwargs)
 
     def _computed(self, tap: Tap, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        self.views.called()
         call = tap.calls
         if call == 0:
             self._touched.append(tap)
@@ -172,6 +195,7 @@ class Activations:
             slot = self._slot(tap, path, call, tensor)
             if slot is None:
                 continue
+            slot.forwards += 1
             slot.followers.clear()
             source = self._read_output(slot, tensor)
             held = _held(tap, tensor)

@@ -48,7 +48,7 @@ class Blindness:
         """Note each kind of blindness there was; `plain` writes the name of a site."""
         for name, sites in self._kinds():
             if sites:
-                event(name, modules=[plain(site) for site in sites])
+                event(name, modules=[plain(site) for site in sites], classes=[site.bases[0] if site.bases else "" for site in sites])
         if self.activations.lost_calls:
             event("lost_calls", calls=self.activations.lost_calls)
 

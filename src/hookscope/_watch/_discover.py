@@ -101,18 +101,19 @@ class Discovery:
             return
         if next(module.parameters(), None) is None:  # a loss, an activation made on the fly: not a model
             return
-        self.session.safety.run("discovery", self._found, module, args)
+        self.session.safety.run("discovery", self._found, module, args, _keywords(sys._getframe(1)))
 
     # -- models ---------------------------------------------------------------------------------------------------------------------
 
-    def _found(self, called: nn.Module, args: tuple[Any, ...]) -> None:
+    def _found(self, called: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         model = self._outermost(called)
         name = free_name(_variable(model) or type(model).__name__, self._names)
         self._names.add(name)
         self._seen.update(model.modules())
         self._quiet = 0
         self.session.add_models({name: weakref.ref(model)}, strict=False)
-        self.session.models.enter_late(model, name, called, args)
+        with torch.enable_grad():  # the program's own mode, see `_called`
+            self.session.models.enter_late(model, name, called, (args, kwargs))
 
     def _check(self) -> None:
         if problem := self.unmatched():
@@ -142,20 +143,26 @@ class Discovery:
             self._calls = None
 
 
+def _keywords(call: FrameType) -> dict[str, Any]:
+    """The keyword arguments of a module's call, which torch keeps from a global pre-hook: read from the frame that calls the hook."""
+    found = _scope(call).get("kwargs")
+    return found if isinstance(found, dict) else {}
+
+
 def _variable(model: nn.Module) -> str | None:
-    """What the program calls the model: a variable of the calling functions, or an attribute of their `self`."""
+    """What the program calls the model: a variable of the calling functions, or an attribute of their `self`.
+
+    The outermost one counts: two models that pass through one `train(model)` have names of their own further out.
+    """
     frame: FrameType | None = outside()
+    found = None
     while frame is not None:
         scope = _scope(frame)
-        for name, value in list(scope.items()):
-            if value is model and name != "self":
-                return str(name)
-        owner = scope.get("self")
-        for name, value in list(getattr(owner, "__dict__", {}).items()):
-            if value is model:
-                return str(name)
+        owner = scope.pop("self", None)
+        names = [*scope.items(), *getattr(owner, "__dict__", {}).items()]
+        found = next((str(name) for name, value in names if value is model), found)
         frame = frame.f_back
-    return None
+    return found
 
 
 def _scope(frame: FrameType) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .._core._site import Site
+from .._core._site import ROOT, Site
 from .._taps._inventory import candidates, modules
 from .._taps._leaf_parameters import owner_of, parameters_behind
 from ._chosen import choose
@@ -58,11 +58,15 @@ class Models:
         """Raise `SelectionError` if the selection, or a part of it, matches nothing in the models so far."""
         choose(self.settings.selection, self._candidates, strict=True)
 
-    def enter_late(self, model: nn.Module, name: str, called: nn.Module, args: tuple[Any, ...]) -> None:
-        """A forward was entering through `called`, inside `model`, when that was added: it is under way, though its hook did not see it."""
-        path = next(named.path for named in modules(model) if named.module is called)
-        enter = self.placing.entries.get(called) or self.placing.watch_entry(called, name, path)
-        enter(called, args, {})
+    def enter_late(self, model: nn.Module, name: str, called: nn.Module, call: tuple[tuple[Any, ...], dict[str, Any]]) -> None:
+        """A forward was entering through `called`, inside `model`, when that was added: it is under way, though its hook did not see it.
+
+        `call` is its arguments, by position and by name.
+        """
+        path = next((named.path for named in modules(model) if named.module is called), None)
+        if path is not None:  # a wrapper has no path of its own: the module inside it is entered next, and has its hook
+            enter = self.placing.entries.get(called) or self.placing.watch_entry(called, name, path)
+            enter(called, *call)
 
     def registered(self, holder: nn.Module) -> None:
         """Something was put into `holder`."""
@@ -73,6 +77,15 @@ class Models:
         if self.changed:
             self.changed = False
             self._again(lambda model: True)
+
+    def names(self) -> dict[int, str]:
+        """The paths of all watched modules, by id."""
+        several = len(self._by_name) > 1
+        return {
+            id(named.module): ".".join(part for part in (name if several else "", named.path) if part) or ROOT
+            for name, model in self.alive()
+            for named in modules(model)
+        }
 
     def mine(self, optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
         """The watched parameters of `optimizer`. If one is new to a watched model, that model is looked through again."""

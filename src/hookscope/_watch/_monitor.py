@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from .._core._errors import AttachError, FindingWarning, UsageError
 from .._core._select import select
@@ -48,7 +49,9 @@ class _Norms:
 
 
 class GradientMonitor:
-    """Follow the norm of the gradient that arrives at each leaf layer's output, and warn where it is too large.
+    """Follow the norm of the gradient that arrives at each layer's output, and warn where it is too large.
+
+    A layer is a module without children, or with parameters of its own (`nn.MultiheadAttention`).
 
     `grad_norm_threshold` is that limit (L2 norm; a NaN or Inf is always too large); `log_grad_norms=False` keeps no history.
     `grad_stats[layer]` lists the norms, one for each call of the layer in each backward. `anomaly_events` lists what was too large:
@@ -56,8 +59,8 @@ class GradientMonitor:
     layer's `weight.grad` when the backward is over, None where there is none.
 
     Unlike the well-known snippet it works with in-place activations, reused and nested layers and any structure of outputs, never changes
-    a gradient, and takes all its hooks away. The norm of a gradient of a mean loss shrinks with the batch size, and under a `GradScaler`
-    it is that of the scaled loss. Raises `UsageError` for a threshold that is none.
+    a gradient, and takes all its hooks away. The norm of a gradient of a mean loss shrinks with the batch size. The scale of a `GradScaler`
+    is taken out of the norms, but not of `weight_grad_norm`, which is what `.grad` holds. Raises `UsageError` for a threshold that is none.
 
     >>> from torch import nn
     >>> import hookscope as hs
@@ -86,8 +89,8 @@ class GradientMonitor:
     def attach(self) -> GradientMonitor:
         """Start following; once attached, a second call does nothing."""
         if self._session is None:
-            leaves = {named.path for named in modules(self.model) if next(named.module.children(), None) is None}
-            chosen = select(lambda site: site.kind == "output_grad" and site.path in leaves)
+            layers = {named.path for named in modules(self.model) if _is_layer(named.module)}
+            chosen = select(lambda site: site.kind == "output_grad" and site.path in layers)
             self._session = Session(Settings(chosen, on_finding="ignore"), MemoryWriter(Meta(torch=torch.__version__)))
             self._session.micro_listener = self._heard
             self._session.add_models({"": weakref.ref(self.model)}, strict=True)
@@ -112,7 +115,7 @@ class GradientMonitor:
     def _heard(self, micro: MicroRows, sites: Sequence[Site]) -> None:
         heard = [(sites[site], call, Stats(*row)) for site, call, row in zip(micro.site, micro.call, micro.stats.tolist(), strict=True)]
         for site, call, stats in heard:
-            if site.kind == "output_grad":
+            if site.kind == "output_grad" and not site.label:  # a gradient of a gradient, as a penalty takes it, is another quantity
                 self._take(f"{site.full_path}{site.output_path}", site.path, int(call), stats)
 
     def _take(self, layer: str, path: str, call: int, stats: Stats) -> None:
@@ -125,7 +128,7 @@ class GradientMonitor:
             return
         mean = stats.sum / finite if finite else math.nan
         std = math.sqrt(max(0.0, stats.sumsq / finite - mean * mean)) if finite else math.nan
-        step = self._session.steps.clock.step if self._session is not None else -1
+        step = self._step()
         event = {
             "layer": layer,
             "step": step,
@@ -141,6 +144,19 @@ class GradientMonitor:
             f"gradient at layer {layer!r} has norm {norm:.4g}, above the threshold {self.grad_norm_threshold:g}, at step {step}",
             FindingWarning,
         )
+
+    def _step(self) -> int:
+        if self._session is None:
+            return -1
+        clock = self._session.steps.clock
+        # The clock keeps its first round open until an optimizer comes again; this is the step that then turns out to have begun.
+        return clock.step + (1 if clock.attempted and not clock.expected else 0)
+
+
+def _is_layer(module: nn.Module) -> bool:
+    """A leaf, or what has parameters of its own beside its children, as attention has, or a weight that is computed from others."""
+    owns = any(p is not None for p in module._parameters.values()) or is_parametrized(module)
+    return owns or next(module.children(), None) is None
 
 
 def _weight_grad_norm(model: nn.Module, path: str) -> float | None:

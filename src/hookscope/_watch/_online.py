@@ -6,6 +6,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +30,6 @@ class _Kinds:
 
     gradient: NDArray[np.bool_]  # of a parameter, as the optimizer uses it
     loss: NDArray[np.bool_]
-    maskable: NDArray[np.bool_]  # -inf beside finite values is a mask there, not a fault
     skipped: NDArray[np.bool_]
 
     @classmethod
@@ -37,14 +37,12 @@ class _Kinds:
         return cls(
             np.array([site.kind == "param_grad" and not site.label for site in sites], bool),
             np.array([site.kind == "loss" for site in sites], bool),
-            np.array([site.kind in ("input", "output") for site in sites], bool),
             np.array([site.kind == "scalar" and site.path == "skipped" for site in sites], bool),
         )
 
     def bad(self, frame: Frame) -> set[tuple[bool, int]]:
-        """The sites where something is not finite, except as a mask is; apart for steps that were skipped."""
-        nan, inf, most = frame.stats[:, 1], frame.stats[:, 2], frame.stats[:, 7]
-        bad = (nan > 0) | ((inf > 0) & ~(self.maskable[frame.site] & np.isfinite(most)))
+        """The sites where something is not finite, each with whether the step was skipped: a scaler's first overflows are no news later."""
+        bad = frame.stats[:, 1:3].any(axis=1)
         if not bad.any():
             return set()
         skipped = bool(self.skipped[frame.site].any())
@@ -57,6 +55,7 @@ class Online:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.findings: list[Finding] = []
+        self.origins: list[dict[str, Any]] = []  # events that name the operation at which something went bad
         self._head: list[Frame] = []
         self._tail: deque[Frame] = deque(maxlen=TAIL)
         self._seen: set[tuple[str, str | None, str]] = set()
@@ -89,7 +88,7 @@ class Online:
         return self._kinds
 
     def _is_news(self, bad: set[tuple[bool, int]]) -> bool:
-        """A site that was never bad before is judged at once; a model that is full of NaN at its 1st, 2nd, 4th, 8th ... bad frame."""
+        """A site that was never bad before is judged at once; a model full of NaN, or of masks, at its 1st, 2nd, 4th, ... bad frame."""
         return bool(bad) and (not bad <= self._bad_sites or (self._bad_frames + 1) & self._bad_frames == 0)
 
     def _asks_for_judgement(self, frame: Frame, sites: Sequence[Site]) -> bool:
@@ -98,7 +97,8 @@ class Online:
             news = self._is_news(bad)
             self._bad_frames += 1
             self._bad_sites |= bad
-            return news
+            if news:
+                return True
         if self._frames in _TIMES or self._frames % 1000 == 0:
             return True
         if self._jumped(frame, kinds) and self._frames - self._judged >= CALM:
@@ -123,6 +123,8 @@ class Online:
         memory.sites(sites)
         for frame in frames:
             memory.frame(frame)
+        for origin in self.origins:
+            memory.event(origin)
         found = diagnose(memory.run, grad_norm_threshold=self.settings.grad_norm_threshold)
         return list(self._fresh(found))
 

@@ -84,6 +84,10 @@ class Parameters:
     def __len__(self) -> int:
         return len(self._by_id)
 
+    def names(self, wanted: Iterable[nn.Parameter]) -> set[str]:
+        """Their full paths, which a parameter shares with the one whose place it has taken."""
+        return {self._by_id[id(parameter)].site.full_path for parameter in wanted}
+
     def alive(self) -> list[nn.Parameter]:
         """All watched parameters that still exist."""
         return [p for watched in self._by_id.values() if (p := watched.ref()) is not None]
@@ -102,6 +106,11 @@ class Parameters:
                 watched.early_row = row = watched.early_row or self.store.row(grad)
                 if reduce_into(row, grad):
                     watched.early = Early(id(grad), grad._version, scale, row)
+
+    def bad_early(self) -> bool:
+        """Whether a gradient was not finite when it was looked at."""
+        rows = [watched.early.row for watched in self._by_id.values() if watched.early is not None]
+        return bool(self.store.read(rows)[:, 1:3].any())
 
     def forget_early(self) -> None:
         """The gradients looked at are no longer those before the next step."""

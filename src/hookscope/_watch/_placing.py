@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from torch import nn
 from .._core._errors import AttachError
 from .._core._site import Site
 from .._taps._hook import Hook
-from .._taps._inventory import NamedModule, bases, modules
+from .._taps._inventory import NamedModule, bases, clean, modules
 from ._activations import Activations, Tap
 from ._chosen import Chosen
 
@@ -32,21 +33,28 @@ class Placing:
         """Hook the chosen modules of `model` that are not known yet."""
         fresh = [named for named in modules(model) if named.module not in self.known]
         with ExitStack() as undo:
-            taps = [self._tap(undo, named, name, chosen) for named in fresh if (name, named.path) in chosen.modules]
-            for entry in entries(model, fresh):
-                self.watch_entry(entry.module, name, entry.path, undo)
+            ways_in = {(name, entry.path): entry for entry in entries(model, fresh)}
+            inner = replace(chosen, inputs=chosen.inputs - ways_in.keys())  # what an entry is given, it reads itself
+            taps = [self._tap(undo, named, name, inner) for named in fresh if (name, named.path) in chosen.modules]
+            for place, entry in ways_in.items():
+                self.watch_entry(entry.module, name, entry.path, undo, within=place in chosen.inputs)
             self._undo.push(undo.pop_all())
         self.known.update(named.module for named in fresh)
         self.taps += [tap for tap in taps if tap is not None]
 
-    def watch_entry(self, module: nn.Module, model: str, path: str, undo: ExitStack | None = None) -> Hook:
-        """Notice when a forward of the training enters through `module`, and read what goes in. Returns the hook that does."""
+    def watch_entry(self, module: nn.Module, model: str, path: str, undo: ExitStack | None = None, *, within: bool = False) -> Hook:
+        """Notice when a forward of the training enters through `module`, and read what goes in. Returns the hook that does.
+
+        `within`: read it also where the module is called within another one's forward.
+        """
         stack = self._undo if undo is None else undo
         activations = self.activations
         site = Site(-1, path, "input", model=model, module=path, bases=bases(module))
-        enter = Hook(lambda module, args, kwargs: activations.enter(site, module, args, kwargs))
+        enter = Hook(lambda module, args, kwargs=None: activations.enter(site, module, args, kwargs or {}, within=within))
         stack.callback(module.register_forward_pre_hook(enter, with_kwargs=True).remove)
-        stack.callback(module.register_forward_hook(Hook(lambda *_: activations.leave()), always_call=True).remove)
+        stack.callback(
+            module.register_forward_hook(Hook(lambda _module, _args, output: activations.leave(output)), always_call=True).remove
+        )
         self.entries[module] = enter
         return enter
 
@@ -58,11 +66,12 @@ class Placing:
         activations, module = self.activations, named.module
         tap = Tap(Site(-1, named.path, "output", model=model, module=named.path, bases=bases(module), aliases=named.aliases))
 
-        def after(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-            activations.after_forward(tap, args, kwargs, output)
+        def after(module: nn.Module, args: tuple[Any, ...], *rest: Any) -> None:
+            *given, output = rest  # torch's fusion of layers moves their hooks, and forgets who takes keywords
+            activations.after_forward(tap, args, given[0] if given else {}, output)
 
-        def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            activations.before_forward(tap, args, kwargs)
+        def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
+            activations.before_forward(tap, args, kwargs or {})
 
         try:
             undo.callback(module.register_forward_hook(Hook(after), with_kwargs=True).remove)
@@ -83,8 +92,9 @@ def entries(model: nn.Module, among: list[NamedModule]) -> list[NamedModule]:
 
     A scripted module takes no hook: what enters through it is not read, its parameters are.
     """
-    wanted = {id(module) for module in _with_forward(model) if not isinstance(module, torch.jit.ScriptModule)}
-    return [named for named in among if id(named.module) in wanted]
+    found = {id(module) for module in _with_forward(model) if not isinstance(module, torch.jit.ScriptModule)}
+    wanted = {clean(model, name) for name, module in model.named_modules(remove_duplicate=False) if id(module) in found}
+    return [named for named in among if named.path in wanted]  # for a wrapper, the module inside it
 
 
 def _with_forward(module: nn.Module) -> list[nn.Module]:

@@ -17,11 +17,13 @@ from .._core._finding import Finding
 from .._core._frame import Frame
 from .._core._outcome import process_outcome
 from .._core._site import Site
+from .._origin._verdict import Verdict
 from .._record import Sink
 from .._taps._events import Backward, subscribe
 from .._taps._tree import on_registration
 from ._activations import Activations, MicroRows
 from ._blindness import Blindness
+from ._locating import Locator
 from ._models import ModelRef, Models
 from ._notice import log, warn
 from ._online import Online
@@ -50,12 +52,23 @@ class Session:
         self.parameters = Parameters(self.table, store, full=settings.updates == "full")
         self.models = Models(settings, self.table, (self.placing, self.parameters), self.safety.event)
         self.activations.before_entry = self.models.refresh
-        reports = Reports(self._closed_frame, self._late_rows, self._suspect, lambda by: self.safety.event("skipped", by=by), self._micro)
+        self.locator = Locator(store, self.models.names)
+        self.activations.locator = self.locator
+        reports = Reports(
+            frame=self._closed_frame,
+            late=self._late_rows,
+            suspect=self._suspect,
+            skipped=lambda by: self.safety.event("skipped", by=by),
+            micro=self._micro,
+            locate=lambda micro, bad: self.safety.run("origin", self._locate, micro, bad),
+            adopted=self._name_origins,
+        )
         self.steps = Steps(settings, self.table, (self.activations, self.parameters), reports, first_step)
         self.steps.gate = self._gate
         self.micro_listener: Callable[[MicroRows, Sequence[Site]], None] | None = None
         self.closed = False
         self._news: list[Finding] = []
+        self._verdicts: list[Verdict] = []
         self._started = time.perf_counter()
         self._undo: list[Callable[[], None]] = []
         self._gate()
@@ -75,6 +88,9 @@ class Session:
 
     def backward_begins(self, backward: Backward) -> None:
         """A backward pass is about to start."""
+        if self.locator.busy:
+            return
+        self.safety.run("origin", self.locator.backward_begins, backward.roots)
         self.safety.run("steps", self.steps.backward_begins, backward)
         self.safety.run("discovery", self.models.look_behind, backward.roots)
         self.safety.run("blindness", lambda: self.blindness.backward_begins(self.models.alive()))
@@ -82,16 +98,20 @@ class Session:
 
     def backward_ends(self, failed: bool) -> None:
         """It is over."""
+        if self.locator.busy:
+            return
         self.safety.run("steps", self.steps.backward_ends)
         self.deliver(quietly=failed)
 
     def attempt_begins(self, optimizer: torch.optim.Optimizer, has_closure: bool) -> None:
         """Parameters are still what the forward used."""
+        self.safety.run("origin", self.locator.stepping)
         self._attempt(self.steps.attempt_begins, optimizer, has_closure=has_closure)
 
     def attempt_ends(self, optimizer: torch.optim.Optimizer, has_closure: bool) -> None:
         """The optimizer has done what it does."""
         self._attempt(self.steps.attempt_ends, optimizer, has_closure=has_closure)
+        self.safety.run("origin", self.locator.stepped)
 
     def attempt_skipped(self, optimizer: torch.optim.Optimizer) -> None:
         """A GradScaler did not let the optimizer step."""
@@ -109,11 +129,23 @@ class Session:
 
     def _gate(self) -> None:
         self.safety.step = self.steps.clock.step
-        self.activations.on = self.steps.recorded and not self.closed and self.safety.off.isdisjoint(("activations", "steps"))
+        self.activations.on = self.steps.awaited and not self.closed and self.safety.off.isdisjoint(("activations", "steps"))
 
     def _lose(self, part: str, error: Exception) -> None:
         self.safety.switch_off(part, error)
         self._gate()
+
+    def _locate(self, micro: MicroRows, bad_gradients: bool) -> None:
+        verdict = self.locator.backward_ends(micro, self.table.sites, bad_parameters=bad_gradients)
+        if verdict is not None:
+            self._verdicts.append(verdict)
+
+    def _name_origins(self) -> None:
+        """The backward in which something went bad belongs to the step that is open now."""
+        for verdict in self._verdicts:
+            self.online.origins.append({"event": "origin", "step": self.steps.clock.step, **verdict.as_event()})
+            self.safety.event("origin", **verdict.as_event())
+        self._verdicts.clear()
 
     def _micro(self, micro: MicroRows) -> None:
         if self.micro_listener is not None:
@@ -177,6 +209,7 @@ class Session:
         for undo in self._undo:
             undo()
         self.placing.close()
+        self.locator.close()
         self.activations.forget()
         if not self.safety.elsewhere:
             try:

@@ -6,6 +6,7 @@ under activation checkpointing writes the same numbers again.
 
 from __future__ import annotations
 
+import functools
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -26,6 +27,7 @@ class Slot:
         "call",
         "followers",
         "follows",
+        "forwards",
         "grad_row",
         "grad_site",
         "grad_written",
@@ -43,6 +45,7 @@ class Slot:
         self.output_site, self.output_row = output
         self.grad_site, self.grad_row = grad
         self.seq = -1
+        self.forwards = 0  # how often it was filled anew: what belongs to an earlier graph is told by that
         self.follows = False  # this call's tensor is another slot's too, which reads it
         self.grad_written = False
         self.others: dict[str, tuple[int, Row]] = {}  # rows of gradients with a label
@@ -62,11 +65,13 @@ class Slot:
     def tap(self, tensor: torch.Tensor) -> None:
         """See the gradient of `tensor` when it arrives. The hook stays with the tensor's graph and goes with it."""
         self.grad_written = False
-        tensor.register_hook(self._saw_gradient)  # type: ignore[no-untyped-call]  # torch leaves it unannotated
+        tensor.register_hook(functools.partial(self._saw_gradient, self.forwards))  # type: ignore[no-untyped-call]  # torch leaves it unannotated
 
-    def _saw_gradient(self, grad: torch.Tensor | None) -> None:
+    def _saw_gradient(self, forward: int, grad: torch.Tensor | None) -> None:
         owner, row = self.owner, self.grad_row
-        if grad is None or row is None or not owner.on:  # torch calls with None for an output that the loss does not use
+        if grad is None or row is None:  # torch calls with None for an output that the loss does not use
+            return
+        if not owner.on or forward != self.forwards or owner.muted:
             return
         began = time.perf_counter_ns()
         try:

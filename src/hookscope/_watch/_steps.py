@@ -22,7 +22,9 @@ from .._taps._clock import Clock
 from .._taps._events import Backward
 from ._activations import Activations, MicroRows
 from ._decay import decay_share
+from ._given import Given
 from ._parameters import Parameters
+from ._rates import Rates
 from ._settings import Settings
 from ._step import OpenStep, crowded, value_row
 from ._table import SiteTable
@@ -33,7 +35,7 @@ BY_HAND = 0  # the clock's key for steps taken without any torch optimizer
 @dataclass(frozen=True, slots=True)
 class Reports:
     """Whom the steps tell: of a closed frame, of rows that come late to one, of a frame that looks bad before the update, of a skipped
-    step, of a folded micro-batch.
+    step, of a folded micro-batch (also together with whether a gradient is bad), and that the pending ones now belong to the open step.
     """
 
     frame: Callable[[Frame], None]
@@ -41,6 +43,8 @@ class Reports:
     suspect: Callable[[Frame], None]
     skipped: Callable[[str], None]
     micro: Callable[[MicroRows], None]
+    locate: Callable[[MicroRows, bool], None]
+    adopted: Callable[[], None]
 
 
 class Steps:
@@ -57,14 +61,15 @@ class Steps:
         self._open = OpenStep()
         self._pending: list[MicroRows] = []
         self._pending_values: dict[int, float] = {}  # scalars that go with the pending micro-batches
-        self._had_grad: list[nn.Parameter] = []
+        self._given = Given(self.parameters)
+        self._in_round: set[str] = set()  # parameters that the open step's attempts had
         self._backwards = self._usual_backwards = 0  # since the last attempt; before that one
         self._claimed: set[int] = set()  # parameters that some optimizer has come by with
-        self._rates: dict[tuple[int, int], int] = {}
+        self._rates = Rates()
         self._scale: torch.Tensor | None = None  # the factor on the loss of the current backward
         self._stepping = False
         self._create_graph = False
-        self._close_after_backward = False
+        self._stepped_in_backward = False
         self._first = first
         self._began = time.perf_counter()
 
@@ -72,6 +77,11 @@ class Steps:
     def recorded(self) -> bool:
         """Whether a frame is made of the open step."""
         return self.settings.recorded(self.clock.step)
+
+    @property
+    def awaited(self) -> bool:
+        """Whether what runs now may come into a frame: an open step that holds an attempt may turn out to have been over."""
+        return self.recorded or (bool(self.clock.attempted) and self.settings.recorded(self.clock.step + 1))
 
     def log(self, name: str, value: float) -> None:
         """Add a number of the user's to the step under way; between two steps, to the one that is over."""
@@ -100,11 +110,12 @@ class Steps:
         """A backward pass is about to start."""
         self._add_evaluation()
         if self._pending and not self._stepping:
-            if not self.attempts and self.parameters.changed():
+            if not self.attempts and self.clock.expected <= {BY_HAND} and self.parameters.changed():
                 self._step_by_hand()
-            elif self.attempts and self._had_grad and all(map(_dropped, self._had_grad)):
+            elif self._given.thrown_away:
                 self._give_up_step()
         self._scale, self._create_graph = backward.scale, backward.create_graph
+        self._given.begin()
         self.activations.begin_backward()
         if self.activations.on:
             for root in backward.roots:
@@ -115,28 +126,33 @@ class Steps:
         scale = 1.0 if self._scale is None else float(self._scale)
         self.activations.end_backward(create_graph=self._create_graph)
         micro = self.activations.fold(scale)
+        self._given.end()
+        if self.activations.on and not (self._given or self._stepped_in_backward or self._is_of_ours(micro)):
+            return
         self.reports.micro(micro)
         if self._scale is not None:
             self._pending_values[self._scalar("loss_scale")] = scale
-        if self._close_after_backward:  # the optimizers stepped within this backward: it belongs to the step they made
-            self._close_after_backward = False
-            self._open.add([micro])
-            self._close_step()
-            return
-        self._pending = crowded([*self._pending, micro])
-        self._backwards += 1
-        if self.recorded and not self._stepping and self._backwards >= self._usual_backwards:
+        if self.awaited and not self._stepping and self._backwards + 1 >= self._usual_backwards:
             self.parameters.read_early(scale)
         else:
             self.parameters.forget_early()
-        self._had_grad = [p for p in self.parameters.alive() if p.grad is not None]
+        self.reports.locate(micro, self.parameters.bad_early())
+        if self._stepped_in_backward:  # optimizers stepped within this backward: it belongs to the step they made
+            self._stepped_in_backward = False
+            self._pending = [micro]
+            self._adopt()
+            if self.clock.complete:
+                self._close_step()
+            return
+        self._pending = crowded([*self._pending, micro])
+        self._backwards += 1
         if not self.attempts and not self._stepping:  # perhaps the weights are changed by hand: all we shall see is that they have changed
             self._read_before(self.parameters.alive(), gradients=True, scale=scale)
 
     def attempt_begins(self, optimizer: torch.optim.Optimizer, mine: list[nn.Parameter], *, has_closure: bool) -> None:
         """`optimizer` is about to change the parameters `mine`, which are still what the forward used."""
         self._stepping = True
-        self._begin_attempt(optimizer)
+        self._begin_attempt(optimizer, mine)
         found_inf = getattr(optimizer, "found_inf", None)  # a fused optimizer under a GradScaler skips, and unscales, within its step
         if isinstance(found_inf, torch.Tensor) and float(found_inf) > 0:
             self._skip("GradScaler")
@@ -144,7 +160,8 @@ class Steps:
             scale = getattr(optimizer, "grad_scale", None)
             factor = float(scale) if isinstance(scale, torch.Tensor) else 1.0
             self._read_before(self._with_orphans(mine), gradients=not has_closure, scale=factor)
-            self._read_rates(optimizer)
+            for name, rate in self._rates.of(optimizer):
+                self._open.put_value(self._scalar(name), rate)
             if self._open.bad:
                 self.reports.suspect(self._open.frame(self.clock.step))
 
@@ -162,32 +179,43 @@ class Steps:
             self._keep_parameters()
             if (share := decay_share(optimizer, self.parameters)) is not None:
                 self._open.put_value(self._scalar("decay_share"), share)
-        if self.clock.complete:
-            if torch._C._current_graph_task_id() == -1:
-                self._close_step()
-            else:
-                self._close_after_backward = True
+        if not self._stepped_in_backward:
+            self._end_attempt()
 
     def attempt_skipped(self, optimizer: torch.optim.Optimizer, mine: list[nn.Parameter]) -> None:
         """A GradScaler did not let `optimizer` step."""
-        self._begin_attempt(optimizer)
+        self._begin_attempt(optimizer, mine)
         self._skip("GradScaler")
         if self.recorded:
             self._read_before(mine, gradients=True)
-        if self.clock.complete:
-            self._close_step()
+        self._end_attempt()
 
-    def _begin_attempt(self, optimizer: torch.optim.Optimizer) -> None:
-        if self.clock.is_new_round(id(optimizer)):
+    def _begin_attempt(self, optimizer: torch.optim.Optimizer, mine: list[nn.Parameter]) -> None:
+        names = self.parameters.names(mine)
+        # A second optimizer for the same parameters, after a backward of its own, has taken the place of the first one.
+        if self.clock.is_new_round(id(optimizer)) or (self._pending and not self._in_round.isdisjoint(names)):
             self._close_step()
+        self._in_round |= names
         self.clock.attempt(id(optimizer))
         self.attempts += 1
         if torch._C._current_graph_task_id() == -1:
             self.activations.outside()
             if not self._pending and self.activations.waiting:  # the gradients were taken by torch.autograd.grad
                 self._pending = [self.activations.fold(without_backward=True)]
+        else:
+            self._stepped_in_backward = True
         self._usual_backwards, self._backwards = self._backwards, 0
         self._adopt()
+
+    def _is_of_ours(self, micro: MicroRows) -> bool:
+        """Whether anything but a loss was read: a backward of somebody else's says nothing of the models that are watched."""
+        return any(self.table.sites[site].kind != "loss" for site in set(micro.site.tolist()))
+
+    def _end_attempt(self) -> None:
+        if self.clock.complete:
+            self._close_step()
+        else:
+            self.gate()
 
     def _skip(self, by: str) -> None:
         self._open.put_value(self._scalar("skipped"), 1.0)
@@ -198,7 +226,9 @@ class Steps:
             self._open.add(self._pending)
             for site, value in self._pending_values.items():
                 self._open.put_value(site, value)
-        self._pending, self._pending_values, self._had_grad = [], {}, []
+        self._pending, self._pending_values = [], {}
+        self._given.clear()
+        self.reports.adopted()
 
     def _read_before(self, parameters: list[nn.Parameter], *, gradients: bool, scale: float = 1.0) -> None:
         self.parameters.read_values(parameters)
@@ -211,15 +241,6 @@ class Steps:
 
     def _keep_parameters(self) -> None:
         self._open.put(*self.parameters.fold())
-
-    def _read_rates(self, optimizer: torch.optim.Optimizer) -> None:
-        for i, group in enumerate(optimizer.param_groups):
-            key = id(optimizer), i
-            if key not in self._rates:
-                self._rates[key] = self._scalar(f"lr.{len(self._rates)}" if self._rates else "lr")
-            rate = group.get("lr")
-            if isinstance(rate, (int, float)) or (isinstance(rate, torch.Tensor) and rate.is_cpu):
-                self._open.put_value(self._rates[key], float(rate))
 
     def _scalar(self, name: str) -> int:
         return self.table.add(Site(-1, name, "scalar"))
@@ -255,7 +276,7 @@ class Steps:
             frame, self._open = self._open.frame(self.clock.step), OpenStep()
             self.reports.frame(frame)
         self._began = now
-        self._open = OpenStep()
+        self._open, self._in_round = OpenStep(), set()
         self.clock.advance()
         self.gate()
 
@@ -277,8 +298,3 @@ class Steps:
         self._add_evaluation()
         if self._open.whole:  # a model that was only evaluated, or only logged about
             self.reports.late(self._open.frame(self.clock.step))
-
-
-def _dropped(parameter: nn.Parameter) -> bool:
-    """Whether a gradient that was there is gone: None, or all zero. Waits for the device in the second case."""
-    return parameter.grad is None or not bool(parameter.grad.any())

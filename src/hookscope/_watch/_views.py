@@ -20,22 +20,33 @@ class Views:
         self.lost: set[Tap] = set()
         self._seen: list[tuple[Tap, Slot, weakref.ref[torch.Tensor], int]] = []
         self._written: list[tuple[Tap, Slot]] = []
+        self._latest: tuple[Tap, Slot, weakref.ref[torch.Tensor], int] | None = None
 
     def tapped(self, tap: Tap, slot: Slot, tensor: torch.Tensor) -> None:
         """A hook has been put on `tensor`."""
         if tensor._is_view():
-            self._seen.append((tap, slot, weakref.ref(tensor), tensor._version))
+            self._latest = (tap, slot, weakref.ref(tensor), tensor._version)
+            self._seen.append(self._latest)
+
+    def called(self) -> None:
+        """The next module has been called: most often with the latest of them, which may be gone before the backward."""
+        if self._latest is not None:
+            self._written += _written([self._latest])
 
     def begin_backward(self) -> None:
         """Which of them are no longer what they were?"""
-        alive = ((tap, slot, tensor, version) for tap, slot, ref, version in self._seen if (tensor := ref()) is not None)
-        self._written = [(tap, slot) for tap, slot, tensor, version in alive if tensor._version != version]
+        self._written += _written(self._seen)
 
     def end_backward(self) -> None:
-        """A write that autograd does not know of, through `detach()`, drops no hook: the gradient has come."""
+        """What was used before the write has its gradient all the same."""
         self.lost.update(tap for tap, slot in self._written if not slot.grad_written)
         self._written = []
 
     def forget(self) -> None:
         """The micro-batch is over."""
-        self._seen = []
+        self._seen, self._written, self._latest = [], [], None
+
+
+def _written(seen: list[tuple[Tap, Slot, weakref.ref[torch.Tensor], int]]) -> list[tuple[Tap, Slot]]:
+    alive = ((tap, slot, tensor, version) for tap, slot, ref, version in seen if (tensor := ref()) is not None)
+    return [(tap, slot) for tap, slot, tensor, version in alive if tensor._version != version]

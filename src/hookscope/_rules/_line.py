@@ -1,0 +1,82 @@
+"""Joins what the watch found by running a bad step again (events `origin`: operation, line, operands) to the findings about that step."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from .._core._finding import Finding, Source
+
+_FORWARD = frozenset({"nonfinite-forward", "nonfinite-loss", "nonfinite-input"})
+_BACKWARD = frozenset({"nonfinite-backward"})
+_ANOMALY = "detect_anomaly"  # advice that is no longer needed
+
+
+def with_lines(findings: Iterable[Finding], events: Sequence[Mapping[str, Any]]) -> list[Finding]:
+    """The findings, those that the second run explains with their operation, line, operands and samples."""
+    origins = [event for event in events if event.get("event") == "origin"]
+    return [_named(finding, origin) if (origin := _match(finding, origins)) else finding for finding in findings]
+
+
+def _match(finding: Finding, origins: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    wanted = "forward" if finding.rule in _FORWARD else "backward" if finding.rule in _BACKWARD else None
+    return next((o for o in origins if o.get("step") == finding.first_step and o.get("direction") == wanted), None)
+
+
+def _named(finding: Finding, origin: Mapping[str, Any]) -> Finding:
+    outside = bool(origin.get("outside"))
+    inside = not outside and origin.get("exact") and origin.get("module")
+    place = {"where": finding.where, "module": finding.module}
+    if outside and finding.where == "module":
+        place = {"where": "loss", "module": None}
+    elif inside:
+        place = {"where": "module", "module": str(origin["module"])}
+    return replace(
+        finding,
+        **place,
+        op=str(origin["op"]),
+        source=_source(origin),
+        message=f"{finding.message}; {_sentence(origin)}",
+        advice=tuple(text for text in finding.advice if _ANOMALY not in text),
+        evidence={**finding.evidence, **_evidence(origin)},
+        confidence=max(finding.confidence, 0.95) if origin.get("exact") else finding.confidence,
+    )
+
+
+def _source(origin: Mapping[str, Any]) -> Source | None:
+    file, line = origin.get("file"), origin.get("line")
+    return Source(file=str(file), line=int(line), code=str(origin.get("code") or "")) if file and line else None
+
+
+def _sentence(origin: Mapping[str, Any]) -> str:
+    function = f" (of {origin['function']})" if origin.get("function") else ""
+    action = (
+        f"{origin['op']}{function} made it" if origin.get("direction") == "forward" else f"the backward of {origin['op']}{function} made it"
+    )
+    line = f" at {os.path.basename(str(origin['file']))}:{origin['line']}" if origin.get("file") else ""
+    operands = [text for operand in origin.get("operands") or () if (text := _operand(operand))]
+    given = f" from {' and '.join(operands[:3])}" if operands else ""
+    samples = list(origin.get("samples") or ())
+    where = f", in sample{'s' if len(samples) > 1 else ''} {', '.join(map(str, samples[:5]))} of the batch" if samples else ""
+    because = f"; {origin['because']}" if origin.get("because") else ""
+    doubt = "" if origin.get("exact") else f" (approximate: {'; '.join(origin.get('notes') or ()) or 'the second run differed'})"
+    return f"{action}{line}{given}{where}{because}{doubt}"
+
+
+def _operand(operand: Mapping[str, Any]) -> str:
+    low, high = _number(operand.get("min")), _number(operand.get("max"))
+    bad = [f"{operand[kind]:,} {name}" for kind, name in (("nan", "NaN"), ("inf", "Inf")) if operand.get(kind)]
+    values = "" if math.isnan(low) else f"{low:.3g}" if low == high else f"values in {low:.3g} .. {high:.3g}"
+    return " with ".join(part for part in (values, " and ".join(bad)) if part)
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, (int, float)) else math.nan
+
+
+def _evidence(origin: Mapping[str, Any]) -> dict[str, Any]:
+    found = {name: origin[name] for name in ("function", "samples", "because", "notes") if origin.get(name)}
+    return {"operation": origin["op"], "exact": bool(origin.get("exact")), "operands": list(origin.get("operands") or ()), **found}

@@ -1,0 +1,175 @@
+"""Names the operation at which a value goes bad, the first time it does: by running again what has just run, in the model or outside it."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from .._core._site import Site
+from .._origin._facts import badness
+from .._origin._forward import Buffers, Forward
+from .._origin._region import Region, play
+from .._origin._replay import replay
+from .._origin._verdict import Verdict
+from .._stats import Row
+from .._taps._leaves import call_leaves, leaves
+from ._activations import MicroRows
+from ._store import Store
+
+MAX_FORWARDS = 8  # held at once, between two backwards; of more, the latest
+MAX_TRIES = 32  # replays in one run: what is bad all the time is named at its 1st, 2nd, 4th, ... backward
+
+
+class Locator:
+    """`names` gives the paths of all watched modules by id."""
+
+    def __init__(self, store: Store, names: Callable[[], dict[int, str]]) -> None:
+        self.store = store
+        self.names = names
+        self.busy = False  # a replay is under way: whatever the hooks see is no training
+        self.region = Region()
+        self._forwards: list[Forward] = []
+        self._buffers: weakref.WeakKeyDictionary[nn.Module, Buffers] = weakref.WeakKeyDictionary()
+        self._losses: list[torch.Tensor] = []
+        self._inputs: list[torch.Tensor] = []
+        self._bad = 0
+        self._scratch: dict[torch.device, Row] = {}
+
+    # -- the training goes by -------------------------------------------------------------------------------------------------------
+
+    def entered(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, training: bool) -> None:
+        """A forward enters the model."""
+        self.region.pause()
+        if training and not _compiles():
+            if all(forward.module is not module for forward in self._forwards):
+                self._buffers.setdefault(module, Buffers(module)).take()
+            self._forwards = [*self._forwards, Forward.beginning(module, args, kwargs)][-MAX_FORWARDS:]
+            self._inputs = [tensor for _, tensor in call_leaves(args, kwargs)]
+
+    def left(self, output: Any, *, training: bool) -> None:
+        """And leaves it."""
+        if not training:
+            self._begin_region()
+            return
+        outputs = [tensor for _, tensor in leaves(output)]
+        if self._forwards:
+            gradients = self._forwards[-1].gradients
+            for i, tensor in enumerate(outputs):
+                if tensor.requires_grad and tensor.grad_fn is not None:
+                    tensor.register_hook(lambda g, i=i: _keep(gradients, i, g))  # type: ignore[no-untyped-call]
+        if not _compiles():
+            self.region.returned(outputs)
+            self.region.resume()
+
+    def backward_begins(self, roots: Sequence[torch.Tensor]) -> None:
+        """The tape ends with the loss."""
+        self.region.pause()
+        self._losses = list(roots)
+
+    def backward_ends(self, micro: MicroRows, sites: Sequence[Site], *, bad_parameters: bool) -> Verdict | None:
+        """If anything has gone bad, run it again; the verdict, if there is one."""
+        verdict = None
+        kinds = np.array([sites[n].kind for n in micro.site] or ["none"])
+        bad = _really_bad(micro)
+        if bad.any() or bad_parameters:
+            self._bad += 1
+            if self._bad & (self._bad - 1) == 0 and self._bad < 2**MAX_TRIES:
+                verdict = self._locate(micro, sites, {kind: bool(bad[kinds == kind].any()) for kind in set(kinds.tolist())})
+        self._forwards, self._losses, self._inputs = [], [], []
+        self._begin_region()
+        return verdict
+
+    def stepping(self) -> None:
+        """An optimizer begins: its operations are nobody's loss."""
+        self.region.pause()
+
+    def stepped(self) -> None:
+        """It is done, the next batch comes."""
+        self._begin_region()
+
+    def close(self) -> None:
+        """Get out of the way."""
+        self.region.pause()
+        self.region.clear()
+        self._forwards, self._losses, self._inputs = [], [], []
+        self._buffers.clear()
+
+    def _begin_region(self) -> None:
+        if _compiles():
+            self.region.clear()
+        else:
+            self.region.open()
+
+    # -- something is bad -----------------------------------------------------------------------------------------------------------
+
+    def _locate(self, micro: MicroRows, sites: Sequence[Site], bad: Mapping[str, bool]) -> Verdict | None:
+        self.busy = True
+        try:
+            entry = [t for t in self._inputs if badness(t)]
+            if entry and (verdict := play(self.region, entry, backward=False).verdict) is not None:
+                return _outside(verdict)
+            in_model = bad.get("output", False)
+            outside = not in_model and (bad.get("loss", False) or any(badness(g) for f in self._forwards for g in f.gradients.values()))
+            order = (self._in_region, self._in_model) if outside else (self._in_model, self._in_region)
+            return next((verdict for look in order if (verdict := look(micro, sites, bad)) is not None), None)
+        finally:
+            self.busy = False
+
+    def _in_region(self, _micro: MicroRows, _sites: Sequence[Site], bad: Mapping[str, bool]) -> Verdict | None:
+        verdict = play(self.region, self._losses, backward=not bad.get("loss", False)).verdict
+        return None if verdict is None else _outside(verdict)
+
+    def _in_model(self, micro: MicroRows, sites: Sequence[Site], _bad: Mapping[str, bool]) -> Verdict | None:
+        names = self.names()
+        for position, forward in enumerate(self._forwards):
+            earlier = sum(f.module is forward.module for f in self._forwards[:position])
+            forward.fingerprint = _recorded_output(micro, sites, names.get(id(forward.module)), earlier)
+        for module in dict.fromkeys(forward.module for forward in self._forwards):
+            forwards = [forward for forward in self._forwards if forward.module is module]
+            found = replay(forwards, self._buffers[module], names, self._row)
+            if found.verdict is not None:
+                return found.verdict
+        return None
+
+    def _row(self, tensor: torch.Tensor) -> Row:
+        if tensor.device not in self._scratch:
+            self._scratch[tensor.device] = self.store.row(tensor)
+        return self._scratch[tensor.device]
+
+
+def _outside(verdict: Verdict) -> Verdict:
+    return replace(verdict, outside=True)
+
+
+def _really_bad(micro: MicroRows) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """NaN, or +Inf, or nothing but Inf; -Inf among finite values is how a mask looks."""
+    stats = micro.stats
+    bad: np.ndarray[Any, np.dtype[np.bool_]] = (stats[:, 1] > 0) | (stats[:, 7] == np.inf) | ((stats[:, 2] > 0) & (stats[:, 7] == -np.inf))
+    return bad
+
+
+def _recorded_output(micro: MicroRows, sites: Sequence[Site], path: str | None, call: int) -> list[tuple[float, ...]]:
+    rows = [
+        (sites[number].id, tuple(stats))
+        for number, of_call, stats in zip(micro.site, micro.call, micro.stats.tolist(), strict=True)
+        if of_call == call and sites[number].kind == "output" and sites[number].path == path and not sites[number].label
+    ]
+    return [stats for _, stats in sorted(rows)]
+
+
+def _keep(gradients: dict[int, torch.Tensor], i: int, grad: torch.Tensor | None) -> None:
+    if grad is not None:
+        gradients[i] = grad
+
+
+def _compiles() -> bool:
+    """Whether anything in this process was given to `torch.compile`: it would trace into the tape, and compile anew for each entry."""
+    dynamo = sys.modules.get("torch._dynamo.eval_frame")
+    return dynamo is not None and any(callable(backend) for backend in dynamo.cached_backends.values())
