@@ -34,13 +34,18 @@ class Done:
     err: str
 
 
+def environment() -> dict[str, str]:
+    """That of the tests, without what changes the output of a program; streams are buffered as they are by default."""
+    changing = ("FORCE_COLOR", "NO_COLOR", "COLUMNS", "PYTHONUNBUFFERED")
+    return {**{key: value for key, value in os.environ.items() if key not in changing}, "OMP_NUM_THREADS": "1"}
+
+
 def python(*command: str | Path, cwd: Path, env: dict[str, str] | None = None) -> Done:
     """`python COMMAND` in the directory `cwd`."""
-    clean = {key: value for key, value in os.environ.items() if key not in ("FORCE_COLOR", "NO_COLOR", "COLUMNS")}
     done = subprocess.run(
         [sys.executable, *map(str, command)],
         cwd=cwd,
-        env={**clean, "OMP_NUM_THREADS": "1", **(env or {})},
+        env={**environment(), **(env or {})},
         capture_output=True,
         encoding="utf-8",
         check=False,

@@ -1,12 +1,13 @@
 """`hookscope run` on programs as people write them: the same exit status and, byte for byte, the same output."""
 
-import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+
+from ._programs import environment
 
 CASES = Path(__file__).parents[3] / "shared" / "cases"
 PROGRAMS = sorted([*CASES.glob("cases/*.py"), *CASES.glob("controls/*.py")])
@@ -16,7 +17,7 @@ absent = pytest.mark.skipif(not PROGRAMS, reason="the cases are not here: they l
 
 def ended(prefix: list[str], program: Path, folder: Path) -> tuple[int, bytes, str]:
     """Exit status, output and the end of the error output of a program."""
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
+    env = {**environment(), "PYTHONHASHSEED": "0"}
     command = [sys.executable, *prefix, str(program)]
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, check=False, timeout=240)
     return done.returncode, done.stdout, done.stderr.decode()[-300:]

@@ -1,6 +1,5 @@
 """`hookscope run` is `python` to the script: what it sees, prints and ends with; no torch is needed for that."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -9,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ._programs import Done, python, watched, write
+from ._programs import Done, environment, python, watched, write
 
 PROGRAMS = {
     "argv": "import sys; print(sys.argv, sys.path[0])",
@@ -103,12 +102,16 @@ def test_a_module_ends_and_prints_as_under_python_m(module: str, tmp_path: Path)
     assert watched("--quiet", "-m", module, "--lr", "1", cwd=tmp_path) == alone
 
 
-def test_output_and_traceback_keep_their_order_in_one_file(tmp_path: Path) -> None:
-    script = write(tmp_path, "print('first')\n1 / 0")
+@pytest.mark.parametrize("end", ["1 / 0", "raise SystemExit('a reason')"])
+def test_output_and_what_ends_the_program_keep_their_order_in_one_file(end: str, tmp_path: Path) -> None:
+    script = write(tmp_path, f"print('first')\n{end}")
     logs = []
     for prefix in ([], ["-m", "hookscope", "run", "--quiet"]):
         command = [sys.executable, *prefix, script]
-        logs.append(subprocess.run(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False).stdout)
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False, timeout=60
+        )
+        logs.append(done.stdout)
     assert logs[0] == logs[1]
     assert logs[0].startswith(b"first")
 
@@ -117,7 +120,7 @@ def test_stdout_in_another_encoding_is_byte_for_byte_the_same(tmp_path: Path) ->
     script = write(tmp_path, "print('größer')\nimport sys; sys.stdout.buffer.write(b'\\xff\\x00')")
     both = []
     for prefix in ([], ["-m", "hookscope", "run"]):
-        env = {**os.environ, "PYTHONIOENCODING": "latin-1"}
+        env = {**environment(), "PYTHONIOENCODING": "latin-1"}
         both.append(subprocess.run([sys.executable, *prefix, script], cwd=tmp_path, env=env, capture_output=True, check=True).stdout)
     assert both == ["größer\n".encode("latin-1") + b"\xff\x00"] * 2
 

@@ -161,6 +161,14 @@ def test_the_advice_for_a_compiled_model_lets_one_look_inside() -> None:
         torch.compiler.set_stance("default")
 
 
+@pytest.mark.usefixtures("_fresh_compiler")
+def test_a_model_inside_a_compiled_function_looks_like_one_whose_weights_are_used() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+    found = blind(watched(model, torch.compile(lambda x: model(x), backend="eager")))
+    assert found["functional"].module == "(root)"
+    assert "compiled by torch.compile" in found["functional"].causes[1]
+
+
 def test_a_compiled_model_that_is_gone_before_the_watch_ends_is_remembered() -> None:
     def train() -> hs.watch:
         model = torch.compile(nn.Linear(4, 4), backend="eager")

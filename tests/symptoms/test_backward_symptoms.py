@@ -100,7 +100,7 @@ def test_a_weight_and_its_gradient_are_not_mixed_up() -> None:
     """187268: a hook behind the accumulation is given the parameter, where one expects the gradient."""
     model = seeded(nn.Linear(6, 1, bias=False))
     before = norm(model[0].weight)  # type: ignore[arg-type]
-    run = watch_steps(model, lambda: (model(X) * 1000).sum())
+    run = watch_steps(model, lambda: torch.sum(model(X) * 1000))
     assert l2(run, "0.weight:param") == pytest.approx(before)
     assert l2(run, "0.weight:param_grad") == pytest.approx(1000 * norm(X.sum(0)))
 
@@ -113,7 +113,7 @@ class SplitInTwo(nn.Module):
 def test_an_output_that_the_loss_does_not_use_has_no_gradient_and_does_no_harm() -> None:
     """11751: its hook is called with None."""
     model = seeded(nn.Linear(6, 2), SplitInTwo())
-    run = watch_steps(model, lambda: model(X)[1].sum())
+    run = watch_steps(model, lambda: torch.sum(model(X)[1]))
     assert not recorded(run, "1:output_grad[0]")
     assert l2(run, "1:output_grad[1]") == pytest.approx(2.0)
 
@@ -130,7 +130,7 @@ class ThreeOperations(nn.Module):
 def test_the_gradient_of_a_module_of_several_operations_is_that_of_its_output() -> None:
     """598: the older kind of hook gives the last operation's inputs."""
     model = ThreeOperations()
-    run = watch_steps(model, lambda: (3 * model(X)).sum())
+    run = watch_steps(model, lambda: torch.sum(3 * model(X)))
     assert l2(run, "(root):output_grad") == pytest.approx(3 * 24**0.5)
 
 

@@ -181,3 +181,22 @@ def test_an_output_that_is_a_view_and_is_written_to_is_said_to_have_lost_its_gra
     assert not recorded(run, "1:output_grad")
     assert l2(run, "2:output_grad") == pytest.approx(24**0.5)
     assert [event["modules"] for event in run.events if event["event"] == "lost_gradients"] == [["1"]]
+
+
+class Unregistered(nn.Module):
+    """Its inner layer lies in a plain list, where no module and no optimizer finds it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers, self.last = [nn.Linear(6, 6)], nn.Linear(6, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.layers[0](x))
+
+
+def test_layers_that_lie_in_a_plain_list_are_named_though_nothing_leads_to_them() -> None:
+    model = Unregistered()
+    run = watch_steps(model, lambda: model(X).sum())
+    (event,) = [event for event in run.events if event["event"] == "hidden_parameters"]
+    assert event["count"] == 2
+    assert sorted(event["parameters"]) == ["Linear.bias", "Linear.weight"]

@@ -117,6 +117,20 @@ def test_an_optimizer_of_a_watched_model_is_pickled_and_copied_whole() -> None:
             assert str(twin.state_dict()) == str(optimizer.state_dict())
 
 
+def test_a_copied_pair_of_model_and_optimizer_trains_outside_the_run() -> None:
+    model = small_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with hs.watch(model, optimizer) as w:
+        step(model, optimizer)
+        twins = copy.deepcopy((model, optimizer))
+        for _ in range(3):
+            step(*twins)
+        step(model, optimizer)
+    assert w.run.steps.tolist() == [0, 1]
+    assert [event for event in w.run.events if event["event"] == "skipped"] == []
+    assert [row["micro"] for row in w.run.arrow().to_pylist() if row["kind"] == "loss"] == [0, 0]
+
+
 def jit_nodes(model: nn.Module) -> list[str]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*deprecated.*", DeprecationWarning)

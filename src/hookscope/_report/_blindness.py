@@ -42,8 +42,8 @@ def blindness(events: Sequence[Event], *, told: bool = False, unread_bytes: int 
     events = [event for event in events if not (told and event.get("event") in BY_RULE)]
     never = sorted(silent(events))
     lines = [f"never ran: {_listed(never)}"] if never else []
-    told = Counter(_line(event) for event in events if event.get("event") not in SEEN)
-    lines += [line if times == 1 else f"{line} ({times:,} times)" for line, times in told.items()]
+    others = Counter(_line(event) for event in events if event.get("event") not in SEEN)
+    lines += [line if times == 1 else f"{line} ({times:,} times)" for line, times in others.items()]
     if unread_bytes:
         lines.append(f"{unread_bytes:,} bytes at the end of a file, cut off within a write")
     return tuple(lines)

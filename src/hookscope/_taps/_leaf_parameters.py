@@ -27,11 +27,12 @@ def parameters_behind(roots: Iterable[torch.Tensor]) -> list[nn.Parameter]:
     return list(found.values())
 
 
-def owner_of(parameter: nn.Parameter) -> str:
-    """`Linear.weight`: class of the module that holds a parameter, and its name there; searches all objects, which takes a while."""
-    for holder in gc.get_referrers(parameter):
-        named = [name for name, value in holder.items() if value is parameter] if isinstance(holder, dict) else []
-        owners = [m for m in gc.get_objects() if issubclass(type(m), nn.Module) and m._parameters is holder] if named else []
-        if owners:
-            return f"{type(owners[0]).__name__}.{named[0]}"
-    return f"a parameter of shape {tuple(parameter.shape)}"
+def owners_of(parameters: Iterable[nn.Parameter]) -> list[str]:
+    """`Linear.weight` for each: class of the module that holds it, and its name there. One search through all objects, about 0.1 s."""
+    names = {id(p): f"a parameter of shape {tuple(p.shape)}" for p in parameters}
+    modules = (found for found in gc.get_objects() if issubclass(type(found), nn.Module))
+    for module in modules:
+        for name, value in module.__dict__.get("_parameters", {}).items():  # one that is just being made may have none yet
+            if id(value) in names:
+                names[id(value)] = f"{type(module).__name__}.{name}"
+    return list(names.values())

@@ -10,7 +10,7 @@ from torch import nn
 
 from .._core._site import ROOT, Site
 from .._taps._inventory import candidates, modules
-from .._taps._leaf_parameters import owner_of, parameters_behind
+from .._taps._leaf_parameters import owners_of, parameters_behind
 from ._chosen import choose
 from ._parameters import Parameters
 from ._placing import Placing
@@ -99,7 +99,7 @@ class Models:
         if self._backwards & (self._backwards - 1) == 0:
             hidden = self._meet(parameters_behind(roots))
             if hidden:
-                self.event("hidden_parameters", parameters=[owner_of(p) for p in hidden[:8]], count=len(hidden))
+                self.event("hidden_parameters", parameters=owners_of(hidden[:8]), count=len(hidden))
 
     def _meet(self, parameters: list[nn.Parameter]) -> list[nn.Parameter]:
         """Those that turn out to belong to no watched model, told once."""
