@@ -198,10 +198,10 @@ def table() -> None:
             )
 
 
-def profile(name: str) -> None:
-    """Of forty watched steps, the functions of hookscope that take most of the time."""
+def profile(name: str, variant: str = "default") -> None:
+    """Of forty watched steps, the functions that take most of the time."""
     model, optimizer, step = trainer(CASES[name])
-    with hs.watch(model, optimizer, on_finding="ignore"):
+    with hs.watch(model, optimizer, on_finding="ignore", **VARIANTS[variant]):
         for _ in range(WARM):
             step()
         profiler = cProfile.Profile()
@@ -213,4 +213,7 @@ def profile(name: str) -> None:
 
 
 if __name__ == "__main__":
-    profile(sys.argv[2]) if "--profile" in sys.argv else table()
+    if "--profile" in sys.argv:
+        profile(*sys.argv[2:])
+    else:
+        table()

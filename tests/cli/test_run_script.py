@@ -117,7 +117,7 @@ def test_output_and_what_ends_the_program_keep_their_order_in_one_file(end: str,
 
 
 def test_stdout_in_another_encoding_is_byte_for_byte_the_same(tmp_path: Path) -> None:
-    script = write(tmp_path, "print('größer')\nimport sys; sys.stdout.buffer.write(b'\\xff\\x00')")
+    script = write(tmp_path, "print('größer', flush=True)\nimport sys; sys.stdout.buffer.write(b'\\xff\\x00')")
     both = []
     for prefix in ([], ["-m", "hookscope", "run"]):
         env = {**environment(), "PYTHONIOENCODING": "latin-1"}

@@ -11,59 +11,27 @@ from torch import nn
 from torch.nn import functional
 
 import hookscope as hs
-from hookscope._core._finding import Finding
 from hookscope._record import MemoryWriter, Run
 
-BATCH = torch.linspace(-1.0, 1.0, 16).reshape(4, 4)
-Forward = Callable[[torch.Tensor], torch.Tensor]
+from ._hiding import BATCH, Forward, Net, blind, missed, watched
 
 
-class Net(nn.Module):
-    """A layer, and whatever else a test puts beside it; `how` is the forward."""
+class Holder(nn.Module):
+    """Only keeps a layer; nobody can call it."""
 
-    def __init__(self, how: Callable[[Net, torch.Tensor], torch.Tensor], **parts: nn.Module) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        torch.manual_seed(0)
-        self.how = how
-        self.first = nn.Linear(4, 4)
-        for name, part in parts.items():
-            setattr(self, name, part)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.how(self, self.first(x))
-
-
-def watched(model: nn.Module, forward: Forward | None = None, *, steps: int = 2, also: list[nn.Parameter] | None = None) -> Run:
-    """The run of a training of `model` by its call, or by `forward`."""
-    optimizer = torch.optim.SGD([*model.parameters(), *(also or [])], lr=0.01)
-    with hs.watch(model) as w:
-        for _ in range(steps):
-            optimizer.zero_grad()
-            (forward or model)(BATCH).square().mean().backward()
-            optimizer.step()
-    return w.run
-
-
-def blind(run: Run) -> dict[str, Finding]:
-    found = hs.diagnose(run).findings
-    assert {(f.rule, f.severity) for f in found} <= {("blind", "info")}
-    assert hs.diagnose(run).verdict == "healthy"
-    return {f.evidence["kind"]: f for f in found}
-
-
-def missed(run: Run) -> dict[str, list[str]]:
-    """The modules or parameters that each kind names."""
-    return {kind: f.evidence.get("modules", f.evidence.get("parameters")) for kind, f in blind(run).items()}
+        self.kept = nn.Linear(4, 4)
 
 
 def one_by_one(net: Net, x: torch.Tensor) -> torch.Tensor:
-    for layer in [*net.plain, *net.listed]:  # type: ignore[misc]
+    for layer in [*net.plain, *net.listed, net.holder.kept]:  # type: ignore[misc,union-attr]
         x = layer(x)
     return x
 
 
 def test_a_sound_training_hides_nothing_even_where_its_containers_are_taken_apart() -> None:
-    model = Net(one_by_one, plain=nn.Sequential(nn.Linear(4, 4), nn.ReLU()), listed=nn.ModuleList([nn.Linear(4, 4)]))
+    model = Net(one_by_one, plain=nn.Sequential(nn.Linear(4, 4), nn.ReLU()), listed=nn.ModuleList([nn.Linear(4, 4)]), holder=Holder())
     assert missed(watched(model)) == {}
 
 
@@ -121,67 +89,6 @@ def test_a_method_other_than_the_call_passes_the_model_by() -> None:
     assert "first:output" in {site.name for site in run.sites}
 
 
-COMPILED: dict[str, Callable[[nn.Module], tuple[nn.Module, Forward]]] = {
-    "the watched model": lambda model: (compiled := torch.compile(model, backend="eager"), compiled),
-    "by its own method": lambda model: (model.compile(backend="aot_eager"), (model, model))[1],
-    "around it": lambda model: (model, torch.compile(model, backend="eager")),
-    "around a model that holds it": lambda model: (model, torch.compile(nn.Sequential(model, nn.Tanh()), backend="eager")),
-}
-
-
-@pytest.fixture
-def _fresh_compiler() -> None:
-    torch._dynamo.reset()
-
-
-@pytest.mark.usefixtures("_fresh_compiler")
-@pytest.mark.parametrize("way", COMPILED)
-def test_a_compiled_model_is_said_to_be_compiled(way: str) -> None:
-    model, forward = COMPILED[way](nn.Sequential(nn.Linear(4, 4), nn.Tanh()))
-    run = watched(model, forward)
-    assert missed(run) == {"compiled": ["(root)"]}
-    assert blind(run)["compiled"].message.startswith("(root): 3 modules run in a graph of torch.compile")
-    assert run["0.weight:param_grad", "rms"].values.min() > 0
-
-
-@pytest.mark.usefixtures("_fresh_compiler")
-def test_one_compiled_layer_is_the_only_one_missed() -> None:
-    model = nn.Sequential(torch.compile(nn.Linear(4, 4), backend="eager"), nn.Tanh(), nn.Linear(4, 4))
-    assert missed(watched(model)) == {"compiled": ["0"]}
-
-
-@pytest.mark.usefixtures("_fresh_compiler")
-def test_the_advice_for_a_compiled_model_lets_one_look_inside() -> None:
-    model = torch.compile(nn.Sequential(nn.Linear(4, 4), nn.Tanh()), backend="eager")
-    assert missed(watched(model)) == {"compiled": ["(root)"]}
-    torch.compiler.set_stance("force_eager")
-    try:
-        assert missed(watched(model)) == {}
-    finally:
-        torch.compiler.set_stance("default")
-
-
-@pytest.mark.usefixtures("_fresh_compiler")
-def test_a_model_inside_a_compiled_function_looks_like_one_whose_weights_are_used() -> None:
-    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
-    found = blind(watched(model, torch.compile(lambda x: model(x), backend="eager")))
-    assert found["functional"].module == "(root)"
-    assert "compiled by torch.compile" in found["functional"].causes[1]
-
-
-def test_a_compiled_model_that_is_gone_before_the_watch_ends_is_remembered() -> None:
-    def train() -> hs.watch:
-        model = torch.compile(nn.Linear(4, 4), backend="eager")
-        watch = hs.watch(model)
-        model(BATCH).sum().backward()
-        torch.optim.SGD(model.parameters(), lr=0.1).step()
-        return watch
-
-    w = train()
-    w.close()
-    assert missed(w.run) == {"compiled": ["(root)"]}
-
-
 def scripted(module: nn.Module) -> nn.Module:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*deprecated.*", DeprecationWarning)
@@ -208,9 +115,11 @@ def written_unseen(x: torch.Tensor) -> torch.Tensor:
 def used_before(x: torch.Tensor) -> torch.Tensor:
     y = 2 * x
     x += 1
+    KEPT[:] = [x]
     return y
 
 
+KEPT: list[torch.Tensor] = []
 LOST = {"lost_gradients": ["flat"]}
 
 
@@ -224,6 +133,16 @@ def test_a_view_that_is_written_to_loses_its_gradient_and_only_then_is_it_said(c
     run = watched(model)
     assert missed(run) == lost
     assert len(run["flat:output_grad"].values) == (0 if lost else 2)
+
+
+def test_a_view_that_the_loss_does_not_use_has_no_gradient_to_lose() -> None:
+    def aside(net: Net, x: torch.Tensor) -> torch.Tensor:
+        KEPT[:] = [net.flat(x)]
+        return x
+
+    run = watched(Net(aside, flat=nn.Flatten(0)))
+    assert missed(run) == {}
+    assert len(run["flat:output_grad"].values) == 0
 
 
 def test_a_view_written_to_inside_the_model_is_known_when_the_next_layer_keeps_it() -> None:
@@ -268,6 +187,15 @@ def test_what_a_failed_forward_never_reached_is_not_called_unused() -> None:
     with hs.watch(model := Net(fails, later=nn.Linear(4, 4))) as w, pytest.raises(RuntimeError, match="no"):
         model(BATCH)
     assert "unused" not in missed(w.run)
+
+
+def test_where_no_gradient_was_recorded_at_all_nothing_is_called_unused() -> None:
+    model = Net(lambda net, x: x, spare=nn.Linear(4, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with hs.watch(model) as w:
+        model(BATCH)
+        optimizer.step()
+    assert missed(w.run) == {"unknown": ["spare"]}
 
 
 def test_a_watch_of_another_object_than_the_trained_one_says_that_nothing_was_trained() -> None:

@@ -12,8 +12,8 @@ import sys
 import weakref
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from types import FrameType
 from typing import Any
 
 import torch
@@ -29,6 +29,11 @@ MAX_CALLS = 512  # the latest are kept: a loss is short, a data pipeline may be 
 MAX_BYTES = 64 << 20  # of tensors that came from elsewhere and are held by reference
 _SKIPPED = frozenset(
     {"backward", "__set__", "__repr__", "__format__", "item", "tolist", "numpy", "requires_grad_", "register_hook", "detach_"}
+)
+# What is asked of a tensor computes nothing. The gradients above all: `zero_grad` looks at each, and one that is held is not freed.
+_ASKED = frozenset(
+    getattr(torch.Tensor, name)
+    for name in ("grad", "grad_fn", "is_leaf", "requires_grad", "shape", "dtype", "device", "layout", "ndim", "is_sparse", "is_cuda")
 )
 _DRAWING = frozenset(
     {"dropout", "bernoulli", "multinomial", "rand_like", "randn_like", "randint_like", "normal", "poisson", "alpha_dropout"}
@@ -66,6 +71,16 @@ class Call:
     random: torch.Tensor | None
 
 
+@dataclass(frozen=True, slots=True)
+class _Noted:
+    """What is kept of a call before it runs."""
+
+    args: Any
+    kwargs: Any
+    grad: bool
+    random: torch.Tensor | None
+
+
 class Region(TorchFunctionMode):
     """`open` begins a new tape, `pause` and `resume` surround a model's forward, `stop` ends it at the start of backward."""
 
@@ -83,22 +98,30 @@ class Region(TorchFunctionMode):
         if not self._noting:
             return func(*args, **kwargs)
         name = getattr(func, "__name__", "")
-        if name in _SKIPPED or _transformed():
+        if name in _SKIPPED or (name == "__get__" and func.__self__ in _ASKED) or _transformed():
             return func(*args, **kwargs)
-        noted = self._note(args, kwargs)
-        random = torch.get_rng_state() if name.rstrip("_") in _DRAWING else None
-        grad = torch.is_grad_enabled()
+        noted = self._before(name, args, kwargs)
         out = func(*args, **kwargs)
         if noted is not None:
-            results = [t for t in tree_leaves(out) if isinstance(t, torch.Tensor)]
-            if results:
-                frame: FrameType | None = sys._getframe(1)
-                file, line, _ = source_of(frame)
-                self.calls.append(Call(self._number, func, noted[0], noted[1], (file, line), name, grad, random))
-                for i, tensor in enumerate(results):
-                    self._known[id(tensor)] = weakref.ref(tensor), Made(self._number, i)
-                self._number += 1
+            with suppress(Exception):  # the tape may miss a call, the program may not
+                self._after(func, name, noted, out)
         return out
+
+    def _before(self, name: str, args: Any, kwargs: Any) -> _Noted | None:
+        with suppress(Exception):
+            if (kept := self._note(args, kwargs)) is not None:
+                random = torch.get_rng_state() if name.rstrip("_") in _DRAWING else None
+                return _Noted(kept[0], kept[1], torch.is_grad_enabled(), random)
+        return None
+
+    def _after(self, func: Callable[..., Any], name: str, noted: _Noted, out: Any) -> None:
+        results = [t for t in tree_leaves(out) if isinstance(t, torch.Tensor)]
+        if results:
+            file, line, _ = source_of(sys._getframe(2))
+            self.calls.append(Call(self._number, func, noted.args, noted.kwargs, (file, line), name, noted.grad, noted.random))
+            for i, tensor in enumerate(results):
+                self._known[id(tensor)] = weakref.ref(tensor), Made(self._number, i)
+            self._number += 1
 
     # -- from when to when ----------------------------------------------------------------------------------------------------------
 
@@ -111,7 +134,7 @@ class Region(TorchFunctionMode):
         """Go on noting."""
         self._noting = True
         if not self._pushed and torch._C._len_torch_function_stack() == 0:
-            self.__enter__()
+            self.__enter__()  # type: ignore[no-untyped-call]  # torch leaves it unannotated
             self._pushed = True
 
     def pause(self) -> None:

@@ -66,11 +66,11 @@ class Trace:
         return self.holding.get(_storage(tensor)) if tensor.layout == torch.strided else None
 
 
-class Tracer(TorchDispatchMode):
+class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it unannotated
     """Active as a context manager; `place` may be set to say where the operations that follow come from."""
 
     def __init__(self, names: dict[int, str], batch: int | None = None, *, jumps: bool = False) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.trace = Trace()
         self.place: Place | None = None
         self._names = names
@@ -85,12 +85,12 @@ class Tracer(TorchDispatchMode):
         after = torch_module.register_module_forward_hook(self._leave_module, always_call=True)
         self._hooks.callback(before.remove)
         self._hooks.callback(after.remove)
-        super().__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._hooks.close()
-        super().__exit__(kind, error, trace)
+        super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
 
     def _enter_module(self, module: nn.Module, _args: Any) -> None:
         self._stack.append(self._names.get(id(module), type(module).__name__))

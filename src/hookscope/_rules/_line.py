@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import PurePath
 from typing import Any
 
 from .._core._finding import Finding, Source
@@ -29,14 +29,15 @@ def _match(finding: Finding, origins: Sequence[Mapping[str, Any]]) -> Mapping[st
 def _named(finding: Finding, origin: Mapping[str, Any]) -> Finding:
     outside = bool(origin.get("outside"))
     inside = not outside and origin.get("exact") and origin.get("module")
-    place = {"where": finding.where, "module": finding.module}
-    if outside and finding.where == "module":
-        place = {"where": "loss", "module": None}
+    where, module = finding.where, finding.module
+    if outside and where == "module":
+        where, module = "loss", None
     elif inside:
-        place = {"where": "module", "module": str(origin["module"])}
+        where, module = "module", str(origin["module"])
     return replace(
         finding,
-        **place,
+        where=where,
+        module=module,
         op=str(origin["op"]),
         source=_source(origin),
         message=f"{finding.message}; {_sentence(origin)}",
@@ -56,7 +57,7 @@ def _sentence(origin: Mapping[str, Any]) -> str:
     action = (
         f"{origin['op']}{function} made it" if origin.get("direction") == "forward" else f"the backward of {origin['op']}{function} made it"
     )
-    line = f" at {os.path.basename(str(origin['file']))}:{origin['line']}" if origin.get("file") else ""
+    line = f" at {PurePath(str(origin['file'])).name}:{origin['line']}" if origin.get("file") else ""
     operands = [text for operand in origin.get("operands") or () if (text := _operand(operand))]
     given = f" from {' and '.join(operands[:3])}" if operands else ""
     samples = list(origin.get("samples") or ())

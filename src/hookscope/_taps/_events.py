@@ -85,9 +85,10 @@ class _Wiring:
                 listener.attempt_begins(optimizer, _has_closure(args, kwargs))
 
     def after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        if self.stepping.get(id(optimizer)) is not sys._getframe(1):
+        # Not known at all: the step had begun before anybody listened.
+        if self.stepping.get(id(optimizer), frame := sys._getframe(1)) is not frame:
             return
-        del self.stepping[id(optimizer)]
+        self.stepping.pop(id(optimizer), None)
         with self.dispatching():
             for listener in self:
                 listener.attempt_ends(optimizer, _has_closure(args, kwargs))

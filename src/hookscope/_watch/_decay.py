@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 
 from ._parameters import Parameters
@@ -18,17 +19,21 @@ def decay_share(optimizer: torch.optim.Optimizer, parameters: Parameters) -> flo
     Decay is a part of its own only where it is decoupled from the gradient's moments, as in AdamW, or where there are no moments, as in SGD
     without momentum; in Adam's L2 penalty it goes through the moments and cannot be told from the gradient.
     """
-    decayed = changed = 0.0
-    for group in optimizer.param_groups:
-        rate, decay = group.get("lr"), group.get("weight_decay")
-        if not isinstance(rate, (int, float)) or not isinstance(decay, (int, float)) or decay == 0 or not _separate(optimizer, group):
-            continue
-        for parameter in group["params"]:
-            weights, moved = parameters.square_norm(parameter, "param"), parameters.square_norm(parameter, "update")
-            if weights is not None and moved is not None:
-                decayed += (rate * decay) ** 2 * weights
-                changed += moved
-    return math.sqrt(decayed / changed) if changed > 0 else None
+    decaying = [(rate, p) for group in optimizer.param_groups if (rate := _rate(optimizer, group)) for p in group["params"]]
+    of = [parameter for _, parameter in decaying]
+    decayed = np.square([rate for rate, _ in decaying]) * parameters.square_norms(of, "param")
+    changed = parameters.square_norms(of, "update")
+    both = ~np.isnan(decayed + changed)
+    whole = changed[both].sum()
+    return math.sqrt(decayed[both].sum() / whole) if whole > 0 else None
+
+
+def _rate(optimizer: torch.optim.Optimizer, group: dict[str, object]) -> float:
+    """Which part of its weights a group takes away by itself in a step."""
+    rate, decay = group.get("lr"), group.get("weight_decay")
+    if isinstance(rate, (int, float)) and isinstance(decay, (int, float)) and _separate(optimizer, group):
+        return float(rate * decay)
+    return 0.0
 
 
 def _separate(optimizer: torch.optim.Optimizer, group: dict[str, object]) -> bool:

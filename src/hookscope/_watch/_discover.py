@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.modules import module as torch_module
-from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
 from .._core._errors import HookscopeWarning, SelectionError
@@ -50,10 +50,12 @@ class Discovery:
         self._quiet = 0
         self._checked = False  # whether the selection was held against the models of the first step
         self._optimizers: set[tuple[int, int]] = set()
+        self._stepping: weakref.ref[torch.optim.Optimizer] | None = None
         self._handles = [
             torch_module.register_module_module_registration_hook(self._registered),
             torch_module.register_module_parameter_registration_hook(self._made_parameter),
             register_optimizer_step_pre_hook(self._stepped),
+            register_optimizer_step_post_hook(self._has_stepped),
         ]
         self._listen()
 
@@ -83,8 +85,12 @@ class Discovery:
     def _made_parameter(self, *_: Any) -> None:
         self._listen()
 
+    def _has_stepped(self, *_: Any) -> None:
+        self._stepping = None
+
     def _stepped(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         self._quiet += 1
+        self._stepping = weakref.ref(optimizer)
         if not self._checked and self._names:
             self._checked = True
             self.session.safety.run("discovery", self._check)
@@ -112,6 +118,8 @@ class Discovery:
         self._seen.update(model.modules())
         self._quiet = 0
         self.session.add_models({name: weakref.ref(model)}, strict=False)
+        if self._stepping is not None and (optimizer := self._stepping()) is not None:  # its closure makes this forward
+            self.session.attempt_begins(optimizer, has_closure=True)
         with torch.enable_grad():  # the program's own mode, see `_called`
             self.session.models.enter_late(model, name, called, (args, kwargs))
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from .._core._site import Kind, Site
@@ -153,14 +154,14 @@ class Parameters:
         evenly = np.allclose(norms[1], norms[0] * (whole[1] / whole[0]), rtol=1e-3, atol=1e-12)
         return Clip(whole[1] / whole[0], None if evenly else float(np.abs(after[:, 6:8]).max()))
 
-    def square_norm(self, parameter: nn.Parameter, kind: Kind) -> float | None:
-        """Sum of squares of a kind as last read, extrapolated from the sample where only that was read; None if it is not read."""
-        watched = self.get(parameter)
-        number, row = watched.rows.get((kind, ""), (-1, None)) if watched is not None else (-1, None)
-        if row is None or number < 0:
-            return None
-        stats = self.store.read([row])[0]
-        return float(stats[5] * parameter.numel() / stats[0]) if stats[0] else 0.0
+    def square_norms(self, parameters: Sequence[nn.Parameter], kind: Kind) -> NDArray[np.float64]:
+        """Sums of squares of a kind as last read, extrapolated where only a sample was; NaN for a parameter of which it is not read."""
+        found = [(-1, None) if (watched := self.get(p)) is None else watched.rows.get((kind, ""), (-1, None)) for p in parameters]
+        norms = np.full(len(parameters), np.nan)
+        read = [i for i, (number, row) in enumerate(found) if row is not None and number >= 0]
+        stats = self.store.read([row for _, row in (found[i] for i in read) if row is not None])
+        norms[read] = stats[:, 5] * [parameters[i].numel() for i in read] / np.maximum(stats[:, 0], 1)
+        return norms
 
     def now(self, parameters: Sequence[nn.Parameter], kind: Kind) -> Rows:
         """The rows of one kind as last written for these parameters, those that have one."""
