@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         FindingWarning,
         HookscopeError,
         HookscopeWarning,
+        NonFiniteError,
         RunError,
         RunExistsError,
         RunUnreadableError,
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
     from ._core._finding import Diagnosis, Finding
     from ._core._select import Selection, select
     from ._core._site import Site
-    from ._lab import diagnose_dead_neurons
+    from ._lab import diagnose_dead_neurons, find_nonfinite
+    from ._origin import Verdict
     from ._record import Run, Series
     from ._rules import diagnose
     from ._taps import sites
@@ -41,6 +43,7 @@ _HOME = {
     "GradientMonitor": "_watch",
     "HookscopeError": "_core._errors",
     "HookscopeWarning": "_core._errors",
+    "NonFiniteError": "_core._errors",
     "Run": "_record",
     "RunError": "_core._errors",
     "RunExistsError": "_core._errors",
@@ -50,8 +53,10 @@ _HOME = {
     "Series": "_record",
     "Site": "_core._site",
     "UsageError": "_core._errors",
+    "Verdict": "_origin",
     "diagnose": "_rules",
     "diagnose_dead_neurons": "_lab",
+    "find_nonfinite": "_lab",
     "select": "_core._select",
     "sites": "_taps",
     "watch": "_watch",
@@ -65,6 +70,7 @@ __all__ = [
     "GradientMonitor",
     "HookscopeError",
     "HookscopeWarning",
+    "NonFiniteError",
     "Run",
     "RunError",
     "RunExistsError",
@@ -74,8 +80,10 @@ __all__ = [
     "Series",
     "Site",
     "UsageError",
+    "Verdict",
     "diagnose",
     "diagnose_dead_neurons",
+    "find_nonfinite",
     "select",
     "sites",
     "watch",

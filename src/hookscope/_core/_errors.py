@@ -8,6 +8,7 @@ HookscopeError
 │   ├── RunExistsError                    there is a run already, and neither overwrite nor resume was asked for
 │   └── RunUnreadableError                no run there, or one this version cannot read
 └── FindingError                          a finding, raised because `on_finding="raise"` was asked for
+    └── NonFiniteError                    a loss or gradient that is not finite, because of `on_nonfinite="raise"`
 
 HookscopeWarning (UserWarning)            hookscope about itself: a part switched off, a site it cannot see
 └── FindingWarning                        a finding, the moment it happens
@@ -58,6 +59,15 @@ class FindingError(HookscopeError):
     def __init__(self, findings: tuple[Finding, ...]) -> None:
         self.findings = findings
         super().__init__("\n".join(f.headline for f in findings))
+
+
+class NonFiniteError(FindingError):
+    """Raised before the optimizer's step when `on_nonfinite="raise"` and the loss or a gradient is not finite; the text has the verdict."""
+
+    def __init__(self, findings: tuple[Finding, ...]) -> None:
+        super().__init__(findings)
+        if not findings:
+            self.args = ("the loss or a gradient is not finite; no rule can tell where it began",)
 
 
 class HookscopeWarning(UserWarning):

@@ -30,6 +30,9 @@ class Verdict:
     `module` the path of the module in whose forward it ran, None outside the model. `operands` are its inputs. `samples` are the
     positions in the batch where the result is bad, as far as a batch can be told. `because` names an operation that had put an infinity
     there on purpose, as a mask does. `exact` says that the second run gave the very outputs of the first; else `notes` say why not.
+
+    >>> Verdict("log", "forward", "encoder.3", result="NaN").as_event()["module"]
+    'encoder.3'
     """
 
     op: str

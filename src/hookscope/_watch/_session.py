@@ -25,6 +25,7 @@ from ._activations import Activations, MicroRows
 from ._blindness import Blindness
 from ._locating import Locator
 from ._models import ModelRef, Models
+from ._nonfinite import Nonfinite, all_finite
 from ._notice import log, warn
 from ._online import Online
 from ._parameters import Parameters
@@ -67,6 +68,7 @@ class Session:
         self.steps.gate = self._gate
         self.micro_listener: Callable[[MicroRows, Sequence[Site]], None] | None = None
         self.closed = False
+        self.nonfinite = Nonfinite(settings.on_nonfinite)
         self._news: list[Finding] = []
         self._verdicts: list[Verdict] = []
         self._started = time.perf_counter()
@@ -107,10 +109,21 @@ class Session:
         """Parameters are still what the forward used."""
         self.safety.run("origin", self.locator.stepping)
         self._attempt(self.steps.attempt_begins, optimizer, has_closure=has_closure)
+        if self.nonfinite.watches and not has_closure and not self.safety.elsewhere:
+            self._guard(optimizer)
+
+    def _guard(self, optimizer: torch.optim.Optimizer) -> None:
+        """What `on_nonfinite` asks for; what it raises is meant to reach the training."""
+        mine = self.models.mine(optimizer)
+        if mine and not self.steps.skipped and (self.steps.bad_loss or not all_finite(mine)):
+            now = self.steps.clock.step
+            if self.nonfinite.act(mine, tuple(f for f in self.online.findings if f.first_step <= now <= f.last_step)):
+                self.safety.run("steps", self.steps.skip, "hookscope")
 
     def attempt_ends(self, optimizer: torch.optim.Optimizer, has_closure: bool) -> None:
         """The optimizer has done what it does."""
         self._attempt(self.steps.attempt_ends, optimizer, has_closure=has_closure)
+        self.nonfinite.put_back()
         self.safety.run("origin", self.locator.stepped)
 
     def attempt_skipped(self, optimizer: torch.optim.Optimizer) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 from .._core._errors import UsageError
 from .._core._finding import Finding
 from .._core._select import Selection
+from ._nonfinite import ANSWERS, OnNonfinite
 
 OnFinding = Literal["warn", "raise", "ignore"] | Callable[[Finding], Any]
 Updates = Literal["sample", "full"]
@@ -25,12 +26,15 @@ class Settings:
     on_finding: OnFinding = "warn"
     updates: Updates = "sample"
     grad_norm_threshold: float | None = None
+    on_nonfinite: OnNonfinite = "report"
 
     def __post_init__(self) -> None:
         if isinstance(self.every, bool) or not isinstance(self.every, int) or self.every < 1:
             raise UsageError(f"every={self.every!r} is no schedule: give a whole number of steps, 1 or more")
         if not callable(self.on_finding):
             _one_of("on_finding", self.on_finding, _ON_FINDING, " or a function that takes a Finding")
+        if not callable(self.on_nonfinite):
+            _one_of("on_nonfinite", self.on_nonfinite, ANSWERS, " or a function that takes the findings and returns one of these")
         _one_of("updates", self.updates, get_args(Updates))
         limit = self.grad_norm_threshold
         if limit is not None and not (isinstance(limit, (int, float)) and limit > 0):

@@ -155,7 +155,7 @@ class Steps:
         self._begin_attempt(optimizer, mine)
         found_inf = getattr(optimizer, "found_inf", None)  # a fused optimizer under a GradScaler skips, and unscales, within its step
         if isinstance(found_inf, torch.Tensor) and float(found_inf) > 0:
-            self._skip("GradScaler")
+            self.skip("GradScaler")
         if self.recorded:
             scale = getattr(optimizer, "grad_scale", None)
             factor = float(scale) if isinstance(scale, torch.Tensor) else 1.0
@@ -185,7 +185,7 @@ class Steps:
     def attempt_skipped(self, optimizer: torch.optim.Optimizer, mine: list[nn.Parameter]) -> None:
         """A GradScaler did not let `optimizer` step."""
         self._begin_attempt(optimizer, mine)
-        self._skip("GradScaler")
+        self.skip("GradScaler")
         if self.recorded:
             self._read_before(mine, gradients=True)
         self._end_attempt()
@@ -217,7 +217,19 @@ class Steps:
         else:
             self.gate()
 
-    def _skip(self, by: str) -> None:
+    @property
+    def skipped(self) -> bool:
+        """Whether the open step is known to have no effect."""
+        return self._scalar("skipped") in self._open.whole
+
+    @property
+    def bad_loss(self) -> bool:
+        """Whether a loss of the open step is not finite."""
+        losses = [site.id for site in self.table.sites if site.kind == "loss"]
+        return any(bool(m.stats[np.isin(m.site, losses), 1:3].any()) for m in self._open.micros)
+
+    def skip(self, by: str) -> None:
+        """Mark the open step as one without effect."""
         self._open.put_value(self._scalar("skipped"), 1.0)
         self.reports.skipped(by)
 
@@ -265,7 +277,7 @@ class Steps:
             self._close_step()
         expected = self.clock.expected
         self._adopt()
-        self._skip("the training loop")
+        self.skip("the training loop")
         self._close_step()
         self.clock.expected = expected
 
@@ -292,7 +304,7 @@ class Steps:
             self._close_step()
         if self.clock.attempted or left:
             if self.attempts and not self.clock.attempted:
-                self._skip("the end of the training")
+                self.skip("the end of the training")
             self._adopt()
             self._close_step()
         self._add_evaluation()

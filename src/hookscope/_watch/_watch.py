@@ -19,6 +19,7 @@ from .._record import MemoryWriter, Meta, Run, RunWriter
 from .._taps._inventory import candidates
 from ._activations import Activations
 from ._chosen import choose
+from ._nonfinite import OnNonfinite
 from ._placing import Placing
 from ._session import Session
 from ._settings import OnFinding, Settings, Updates
@@ -39,14 +40,17 @@ class watch:  # noqa: N801  # used like the function it reads as: `with hs.watch
     `select`: what is recorded, in the selection language (default everything: outputs, gradients arriving at outputs, parameters, their
     gradients as the optimizer gets them, what each step changed, the loss). `every`: record each n-th step. `on_finding`: "warn" (default)
     gives a warning at the moment of a finding, "raise" raises `FindingError` for one of severity error, before the optimizer
-    uses bad gradients, "ignore" stays silent, a function is called with the `Finding`. `grad_norm_threshold`: a global gradient norm that
+    uses bad gradients, "ignore" stays silent, a function is called with the `Finding`. `on_nonfinite`: what happens to a step whose loss or
+    gradients hold NaN or Inf: "report" (default) lets it go on, "raise" raises `NonFiniteError` before the optimizer uses them, "skip"
+    leaves this step out, without any effect on parameters and optimizer state, a function is given the findings and returns one of
+    these words. `grad_norm_threshold`: a global gradient norm that
     is too much for you; by default only norms unusual for this very run are found. `updates`: "sample" (default) follows about 4,096
     elements of each parameter, "full" all of them, at the price of a copy of the weights. An existing run is refused unless
     `overwrite` or `resume` (which continues its step numbers).
 
     Not seen: what runs under `torch.no_grad()`, inside `torch.func` transforms or in compiled regions, and operations outside any module.
     Raises `AttachError`, `SelectionError`, `UsageError` for wrong use and `RunError` for a directory that cannot be written, all before
-    the first hook is placed; later nothing but what `on_finding` asks for is ever raised.
+    the first hook is placed; later nothing but what `on_finding` and `on_nonfinite` ask for is ever raised.
 
     >>> import torch
     >>> import hookscope as hs
@@ -72,13 +76,14 @@ class watch:  # noqa: N801  # used like the function it reads as: `with hs.watch
         select: Any = "**",
         every: int = 1,
         on_finding: OnFinding = "warn",
+        on_nonfinite: OnNonfinite = "report",
         grad_norm_threshold: float | None = None,
         updates: Updates = "sample",
         overwrite: bool = False,
         resume: bool = False,
     ) -> None:
         models = named_models(model)
-        settings = Settings(_selection(select), every, on_finding, updates, grad_norm_threshold)
+        settings = Settings(_selection(select), every, on_finding, updates, grad_norm_threshold, on_nonfinite)
         optimizers = [_as_optimizer(one) for one in (optimizer if isinstance(optimizer, Sequence) else [optimizer]) if one is not None]
         _rehearse(models, settings)
         self._session = open_session(settings, to, overwrite=overwrite, resume=resume)
