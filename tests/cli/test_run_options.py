@@ -97,6 +97,20 @@ def test_a_script_that_fails_leaves_a_run_that_says_so(tmp_path: Path) -> None:
     assert _meta(tmp_path / "run")["status"] == "failed"
 
 
+def test_a_run_that_the_script_deletes_is_told_in_one_line(tmp_path: Path) -> None:
+    done = watched("--to", "run", write(tmp_path, "import shutil; shutil.rmtree('run'); print('gone')"), cwd=tmp_path)
+    assert (done.code, done.out) == (0, "gone\n")
+    assert re.fullmatch(r"hookscope: not watched to its end: \w+: .*\n", done.err)
+
+
+def test_a_script_goes_on_where_watching_fails(tmp_path: Path) -> None:
+    breaking = "import sys; sys.modules['hookscope._watch'] = None\n"
+    done = watched("--to", "run", write(tmp_path, breaking + TRAINING + "print(step() > 0)"), cwd=tmp_path)
+    assert (done.code, done.out) == (0, "True\n")
+    assert done.err.startswith("hookscope: not watched to its end: ModuleNotFoundError: ")
+    assert "Traceback" not in done.err
+
+
 @pytest.mark.slow
 def test_every_and_select_choose_what_is_recorded_and_resume_goes_on_counting(tmp_path: Path) -> None:
     script = write(tmp_path, TRAINING + "for _ in range(5): step()")

@@ -11,6 +11,7 @@ from functools import partial
 import pytest
 import torch
 from torch import nn
+from torch.nn.modules import module as torch_module
 from torch.utils.checkpoint import checkpoint
 
 import hookscope as hs
@@ -156,8 +157,10 @@ def alive(hooked: bool, how: str) -> int:
 @pytest.mark.parametrize("how", ["create_graph", "backward", "forward only"])
 def test_a_watched_model_is_freed_when_nobody_holds_it(how: str) -> None:
     """82528, 74831, 7343: hooks that hold tensors of the graph they sit on are never freed."""
+    before = list(torch_module._global_module_registration_hooks)
     assert alive(False, how) == 0
     assert alive(True, how) == 0
+    assert list(torch_module._global_module_registration_hooks) == before  # nor does its watch leave a hook in torch itself
 
 
 def test_a_garbage_collection_in_the_midst_of_a_step_loses_no_hook() -> None:

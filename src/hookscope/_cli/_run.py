@@ -15,6 +15,7 @@ import argparse
 import atexit
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -54,9 +55,18 @@ def run(args: argparse.Namespace) -> NoReturn:
     watching = _Watching(args, script)
     # Registered first, so called last: after what the script leaves to run at exit.
     atexit.register(leave_as_interrupted)
-    atexit.register(watching.end)
-    after_import("torch", watching.start)
+    atexit.register(lambda: _aloud(watching.end))
+    after_import("torch", lambda: _aloud(watching.start))
     (run_module if args.module else run_script)(script, rest)
+
+
+def _aloud(part: Callable[[], None]) -> None:
+    """What fails here is told in a line, and is nothing to the script."""
+    try:
+        part()
+    except Exception as error:  # noqa: BLE001  # whatever it is
+        if sys.stderr is not None:
+            print(f"hookscope: not watched to its end: {type(error).__name__}: {error}", file=sys.stderr)
 
 
 class _Watching:

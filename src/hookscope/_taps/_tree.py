@@ -9,6 +9,10 @@ from typing import Any
 
 from torch import nn
 from torch.nn.modules import module as torch_module
+from torch.utils.hooks import RemovableHandle
+
+# Held here, too: a handle finds its hook through a weak reference, and in garbage that is dead before a finalizer could use it.
+_in_place: set[RemovableHandle] = set()
 
 
 def on_registration(told: Callable[[nn.Module], None]) -> Callable[[], None]:
@@ -23,13 +27,15 @@ def on_registration(told: Callable[[nn.Module], None]) -> Callable[[], None]:
             if (call := method()) is not None:
                 call(holder)
 
-    handles = [
+    handles = (
         torch_module.register_module_module_registration_hook(registered),
         torch_module.register_module_parameter_registration_hook(registered),
-    ]
+    )
+    _in_place.update(handles)
 
     def remove() -> None:
         for handle in handles:
             handle.remove()
+            _in_place.discard(handle)
 
     return remove
