@@ -6,7 +6,7 @@ import os
 import sys
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from types import FrameType, TracebackType
+from types import CodeType, FrameType, TracebackType
 from typing import Any
 
 import torch
@@ -144,6 +144,23 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leave
             return self.place
         file, line, function = source_of(sys._getframe(2))
         return Place(module, file, line, function)
+
+
+_foreign: dict[CodeType, bool] = {}  # whether a function is neither torch's nor ours
+
+
+def line_of(frame: FrameType | None) -> tuple[str | None, int | None]:
+    """File and line of the innermost frame outside torch and hookscope."""
+    while frame is not None:
+        code = frame.f_code
+        if code not in _foreign:
+            if len(_foreign) > 10_000:
+                _foreign.clear()
+            _foreign[code] = not code.co_filename.startswith((TORCH, OURS, "<"))
+        if _foreign[code]:
+            return code.co_filename, frame.f_lineno
+        frame = frame.f_back
+    return None, None
 
 
 def source_of(frame: FrameType | None) -> tuple[str | None, int | None, str | None]:
