@@ -4,7 +4,15 @@ from pathlib import Path
 
 from ._source import PACKAGE, imported, python_files
 
-FLOORS = (("_core",), ("_stats", "_taps", "_record"), ("_rules", "_origin"), ("_watch", "_lab"), ("_report",), ("integrations", "_cli"), ("",))
+FLOORS = (
+    ("_core",),
+    ("_stats", "_taps", "_record"),
+    ("_rules", "_origin"),
+    ("_watch", "_lab"),
+    ("_report",),
+    ("integrations", "_cli"),
+    ("",),
+)
 FLOOR = {folder: floor for floor, folders in enumerate(FLOORS) for folder in folders}
 
 

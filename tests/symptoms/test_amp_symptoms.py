@@ -113,3 +113,25 @@ def test_a_checkpoint_under_autocast_finds_the_same_tensors_in_its_recomputation
         return gradient(model, lambda: again().float().square().mean(), watched=watched)
 
     assert torch.equal(run(watched=True), run(watched=False))
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_gradients_that_overflow_are_left_as_they_are_for_the_scaler_to_find(set_to_none: bool) -> None:
+    """Looking for where they come from runs the loop's own operations again: none of them, `zero_grad` above all, may write anew."""
+    model = seeded(nn.Linear(6, 1))
+    optimizer, scaling = torch.optim.SGD(model.parameters(), lr=0.1), scaler(8.0)
+    average = torch.zeros(1)
+    norms = []
+    with hs.watch(model, optimizer, on_finding="ignore"):
+        for factor in (1.0, float("inf")):
+            optimizer.zero_grad(set_to_none=set_to_none)
+            output = model(X).square().mean()
+            average.mul_(0.5).add_(output.detach())
+            kept = average.clone()
+            scaling.scale((output * average * factor).sum()).backward()
+            norms.append([norm(p.grad) for p in model.parameters() if p.grad is not None])
+            assert torch.equal(average, kept)
+            scaling.step(optimizer)
+            scaling.update()
+    assert all(value > 0 and torch.isfinite(torch.tensor(value)) for value in norms[0])
+    assert not any(torch.isfinite(torch.tensor(value)) for value in norms[1])

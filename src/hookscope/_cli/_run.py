@@ -142,6 +142,8 @@ class _Watching:
 
 
 def _free_directory(stem: str) -> str:
+    if "MASTER_ADDR" in os.environ:  # one of several processes, which must agree: they have a parent in common
+        return f"runs/{stem}-of-{os.getppid()}"
     n = 1
     while os.path.exists(f"runs/{stem}-{n}"):
         n += 1

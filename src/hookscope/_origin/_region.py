@@ -19,6 +19,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from .._taps._modes import unseen
 from ._facts import badness
 from ._tracer import Place, Tracer, line_of
 from ._verdict import Verdict
@@ -108,7 +109,7 @@ class Region(TorchFunctionMode):
         if noted is not None:
             try:
                 self._after(func, name, noted, out)
-            except Exception:
+            except Exception:  # noqa: BLE001  # the tape may miss a call, the program may not
                 self._noting = False
         return out
 
@@ -118,7 +119,7 @@ class Region(TorchFunctionMode):
                 return None
             random = torch.get_rng_state() if name.rstrip("_") in _DRAWING else None
             return _Noted(kept[0], kept[1], torch.is_grad_enabled(), random)
-        except Exception:  # the tape may miss a call, the program may not
+        except Exception:  # noqa: BLE001  # as above
             return None
 
     def _after(self, func: Callable[..., Any], name: str, noted: _Noted, out: Any) -> None:
@@ -252,7 +253,9 @@ def _again(call: Call, values: dict[Made, torch.Tensor], roots: dict[int, torch.
         if isinstance(kept, Held):
             if kept.version not in (-1, kept.tensor._version):
                 notes.append("a tensor outside the model was written to in place after it was used")
-            return roots.setdefault(id(kept.tensor), kept.tensor.detach().requires_grad_(_wants_grad(kept)))
+            if id(kept.tensor) not in roots:
+                roots[id(kept.tensor)] = _copy(kept)
+            return roots[id(kept.tensor)]
         return kept
 
     try:
@@ -265,6 +268,12 @@ def _again(call: Call, values: dict[Made, torch.Tensor], roots: dict[int, torch.
         notes.append(f"{call.name} could not be called again ({type(error).__name__})")
         return []
     return [t for t in tree_leaves(out) if isinstance(t, torch.Tensor)]
+
+
+def _copy(kept: Held) -> torch.Tensor:
+    """Calls that write in place, as those of `zero_grad` do, must not write to what the program holds when they are made again."""
+    with unseen():
+        return kept.tensor.detach().clone().requires_grad_(_wants_grad(kept))
 
 
 def _wants_grad(kept: Held) -> bool:

@@ -20,6 +20,7 @@ from ._verdict import Operand
 
 TORCH = os.path.dirname(torch.__file__) + os.sep
 OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
+EXAMPLE = f"{OURS}_cli{os.sep}_demo_training.py"  # a program like a user's, in all but its place
 JUMP = 100.0  # growth of the largest magnitude within one operation that is worth remembering
 # Their results are memory that nobody has written to yet.
 _UNWRITTEN = frozenset({"empty", "new_empty", "empty_like", "empty_strided", "new_empty_strided", "resize_", "set_"})
@@ -171,7 +172,7 @@ def source_of(frame: FrameType | None) -> tuple[str | None, int | None, str | No
         if path.startswith(TORCH):
             if "/nn/functional" in path or path.endswith("/functional.py"):
                 function = frame.f_code.co_name
-        elif not path.startswith((OURS, "<")):
+        elif path == EXAMPLE or not path.startswith((OURS, "<")):
             return path, frame.f_lineno, function
         frame = frame.f_back
     return None, None, function

@@ -159,7 +159,7 @@ def finding_view(number: int, finding: Finding) -> FindingView:
         steps=words.steps(finding.first_step, finding.last_step),
         module=finding.module,
         source=None if source is None else f"{source['file']}:{source['line']}  {source['code'].strip()}",
-        evidence=(*op, *rank, *words.evidence(finding.evidence)),
+        evidence=(*op, *rank, *words.evidence({key: value for key, value in finding.evidence.items() if key != "operation" or not op})),
         causes=tuple(finding.causes),
         advice=tuple(finding.advice),
         explains=tuple(position + 1 for position in finding.explains),

@@ -74,6 +74,8 @@ def fact(value: Any) -> str:
     """One piece of evidence: numbers in three digits, long lists by their beginning."""
     if isinstance(value, bool) or value is None or isinstance(value, str):
         return str(value)
+    if isinstance(value, Mapping) and value.keys() >= {"shape", "dtype", "min", "max"}:
+        return _operand(value)
     if isinstance(value, Mapping):
         return ", ".join(f"{key} {fact(inner)}" for key, inner in value.items())
     if hasattr(value, "tolist"):
@@ -83,6 +85,14 @@ def fact(value: Any) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     return number(value) if isinstance(value, float) else str(value)
+
+
+def _operand(tensor: Mapping[str, Any]) -> str:
+    """`32×10 float32 in 0 .. 1.00 with 3 NaN`: what went into an operation."""
+    shape = "".join(f"{size} " for size in ["×".join(map(str, tensor["shape"]))] if size)
+    bad = " and ".join(f"{tensor[kind]:,} {name}" for kind, name in (("nan", "NaN"), ("inf", "Inf")) if tensor.get(kind))
+    values = f"{shape}{tensor['dtype']} in {fact(tensor['min'])} .. {fact(tensor['max'])}"
+    return f"{values} with {bad}" if bad else values
 
 
 def _listing(values: list[Any]) -> str:

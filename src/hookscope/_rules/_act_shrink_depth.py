@@ -15,7 +15,7 @@ def act_shrink_depth(run: Run, *, vanished: float = 1e-6, ratio: float = 1e-4, s
     """Activations shrink with depth, over several modules, until they carry next to nothing.
 
     Fires in the first step when the rms of the hidden outputs falls below `vanished`, or below `ratio` times that of the first, over at
-    least `shrinking_stages` modules, and stays there up to the last layer (source: rule R08).
+    least `shrinking_stages` modules, and stays there up to the last layer (bounds of our own).
 
     Ignores outputs that are exactly 0 (a zero-initialised residual or adapter branch is sound), a dip that a skip connection or a
     normalisation makes good again, and the last layer, whose bias may hide the loss of signal.

@@ -83,6 +83,7 @@ def _divergence(norm: Series, lost: Series, factor: float) -> Finding | None:
         return None
     high = lost.values > factor * first
     streak = np.convolve(high, np.ones(20), "valid") >= 20
+    streak &= np.isfinite(lost.values[: len(streak)])  # a loss that turns non-finite at once has not diverged: something else broke it
     if not streak.any():
         return None
     begin = int(np.argmax(streak))

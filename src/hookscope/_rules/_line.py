@@ -12,7 +12,7 @@ from .._core._finding import Finding, Source
 
 _FORWARD = frozenset({"nonfinite-forward", "nonfinite-loss", "nonfinite-input"})
 _BACKWARD = frozenset({"nonfinite-backward"})
-_ANOMALY = "detect_anomaly"  # advice that is no longer needed
+_FOUND = ("detect_anomaly", "look at each operation")  # advice on finding the line
 
 
 def with_lines(findings: Iterable[Finding], events: Sequence[Mapping[str, Any]]) -> list[Finding]:
@@ -41,7 +41,7 @@ def _named(finding: Finding, origin: Mapping[str, Any]) -> Finding:
         op=str(origin["op"]),
         source=_source(origin),
         message=f"{finding.message}; {_sentence(origin)}",
-        advice=tuple(text for text in finding.advice if _ANOMALY not in text),
+        advice=tuple(text for text in finding.advice if not any(words in text for words in _FOUND)),
         evidence={**finding.evidence, **_evidence(origin)},
         confidence=max(finding.confidence, 0.95) if origin.get("exact") else finding.confidence,
     )

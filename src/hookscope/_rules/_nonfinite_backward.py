@@ -63,7 +63,7 @@ def _finding(birth: Birth, origin: BackwardOrigin) -> Finding:
             "make the argument valid before the operation (clamp, eps, or where around the argument as well as around the result)",
             f"run the batch of step {birth.step} again under torch.autograd.detect_anomaly() to see the line",
         ),
-        evidence={"nan": origin.row.stats.nan, "inf": origin.row.stats.inf, "count": origin.row.stats.count, "origin": origin.kind},
+        evidence={**origin.row.counted, "origin": origin.kind},
     )
 
 

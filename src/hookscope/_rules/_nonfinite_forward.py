@@ -56,7 +56,7 @@ def _finding(birth: Birth, micro: int, origin: Origin) -> Finding:
             "bound the argument before the operation: clamp, or an eps that the dtype can hold",
             f"run the batch of step {birth.step} again and look at each operation in {origin.place.name}",
         ),
-        evidence={"micro": micro, "nan": row.stats.nan, "inf": row.stats.inf, "count": row.stats.count, "between_modules": origin.between},
+        evidence={"micro": micro, **row.counted, "between_modules": origin.between},
     )
 
 

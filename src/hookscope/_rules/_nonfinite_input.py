@@ -12,7 +12,8 @@ from ._births import births
 def nonfinite_input(run: Run) -> Iterator[Finding]:
     """The batch that went into the model holds NaN or Inf.
 
-    Fires on any NaN or Inf among the floating inputs of the model itself (source: SageMaker Debugger's ExplodingTensor asks for one).
+    Fires on any NaN or Inf among the floating inputs of the model itself (source: Amazon SageMaker Debugger's
+    rule ExplodingTensor, for which one is enough, too).
     It is an error where the loss, a gradient or an update of the same step is non-finite, else information.
 
     Ignores masks (-inf beside finite values and no NaN), inputs whose non-finite values earlier steps survived unharmed, steps whose
@@ -48,5 +49,5 @@ def nonfinite_input(run: Run) -> Iterator[Finding]:
                     "look at the samples of this batch and drop or repair those that are not finite",
                     "check `torch.isfinite(batch).all()` in the data loader",
                 ),
-                evidence={"micro": micro, "nan": bad[0].stats.nan, "inf": bad[0].stats.inf, "count": bad[0].stats.count},
+                evidence={"micro": micro, **bad[0].counted},
             )

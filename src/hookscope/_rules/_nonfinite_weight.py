@@ -13,7 +13,7 @@ from ._step import Row, StepRows, read_steps
 def nonfinite_weight(run: Run) -> Iterator[Finding]:
     """A parameter is NaN or Inf before the forward used it, or became so by an update from clean gradients.
 
-    Fires on any non-finite value of a parameter (source: rule R05 of the survey behind these rules). In the first recorded step it was
+    Fires on any non-finite value of a parameter (one is enough). In the first recorded step it was
     never initialised or was loaded broken; later the optimizer, or code around it, made it from finite gradients. Where the gradients of
     the step before were already non-finite the finding says so, and the diagnosis shows it as a consequence. Where the steps just before
     were not recorded, the cause cannot be told, and it says that.
@@ -69,7 +69,7 @@ def _initial(step: int, row: Row, count: int) -> Finding:
         module=row.site.full_module,
         causes=("a parameter made by torch.empty and never initialised", "a checkpoint that holds non-finite values"),
         advice=(f"initialise {row.site.full_path} (torch.nn.init)", "check the checkpoint with torch.isfinite before loading it"),
-        evidence={"nan": row.stats.nan, "inf": row.stats.inf, "parameters": count},
+        evidence={**row.counted, "parameters": count},
     )
 
 
@@ -90,7 +90,7 @@ def _optimizer(step: int, row: Row, count: int) -> Finding:
             "code beside the optimizer writes to the parameter",
         ),
         advice=("keep parameters and optimizer state in float32, or raise eps (1e-4 in float16)", "check the learning rate of this step"),
-        evidence={"nan": row.stats.nan, "inf": row.stats.inf, "parameters": count},
+        evidence={**row.counted, "parameters": count},
     )
 
 
@@ -109,7 +109,7 @@ def _unseen(before: int, step: int, row: Row, count: int) -> Finding:
         confidence=0.5,
         causes=("a step was taken with non-finite gradients", "the optimizer divided 0 by 0, or overflowed the dtype"),
         advice=("record every step (every=1): the origin lies in a step that was left out",),
-        evidence={"nan": row.stats.nan, "inf": row.stats.inf, "parameters": count, "last_finite": before},
+        evidence={**row.counted, "parameters": count, "last_finite": before},
     )
 
 
@@ -126,5 +126,5 @@ def _consequence(before: int, step: int, row: Row, count: int) -> Finding:
         module=row.site.full_module,
         causes=("a step was taken with non-finite gradients",),
         advice=("go back to a checkpoint from before this step", "leave a step out when its gradient norm is not finite"),
-        evidence={"nan": row.stats.nan, "inf": row.stats.inf, "parameters": count, "follows": before},
+        evidence={**row.counted, "parameters": count, "follows": before},
     )

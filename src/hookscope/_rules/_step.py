@@ -39,6 +39,11 @@ class Row:
         return self.nonfinite and not self.masked
 
     @property
+    def counted(self) -> dict[str, int]:
+        """How many NaN, Inf and elements, as evidence."""
+        return {name: int(getattr(self.stats, name)) for name in ("nan", "inf", "count")}
+
+    @property
     def what(self) -> str:
         """`12 NaN and 3 Inf among 4,096 values`."""
         kinds = [f"{int(n):,} {name}" for n, name in ((self.stats.nan, "NaN"), (self.stats.inf, "Inf")) if n]

@@ -30,6 +30,11 @@ class Clock:
         """True once every optimizer of the previous round has made its attempt; never in the first round, unless all were named."""
         return bool(self.expected) and self.expected <= self.attempted
 
+    @property
+    def under_way(self) -> int:
+        """The step that what runs now belongs to. In the first round nobody knows yet whether it is over; after an attempt it likely is."""
+        return self.step + (1 if self.attempted and not self.expected else 0)
+
     def advance(self) -> None:
         """Close the open step and open the next."""
         self.expected = frozenset(self.attempted)

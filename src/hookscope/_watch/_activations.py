@@ -6,25 +6,25 @@ import os
 import time
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from .._core._site import Kind, Site
-from .._core._stats import Rows
 from .._stats import Row, reduce_into
 from .._taps._inventory import tensor_facts
 from .._taps._leaves import call_leaves, leaves
 from .._taps._modes import unseen
 from .._taps._segments import UNKNOWN, Segments
 from ._evaluation import Evaluation
+from ._extras import Extras
 from ._slot import Slot
 from ._store import Store, unscaled
 from ._table import SiteTable
+from ._tap import MicroRows, Tap, held, memory_of, tap_gradient
 from ._views import Views
 
 if TYPE_CHECKING:
@@ -34,27 +34,6 @@ MAX_CALLS = 256  # calls of one module in one micro-batch that get rows of their
 INNER = "inner"  # label of a gradient taken by torch.autograd.grad
 SECOND = "second"  # label of one that a backward through the graph of another backward brings
 MAX_BLAMED = 8  # modules per micro-batch whose inputs are read because their output was not finite
-_LINEAR = f"{nn.Linear.__module__}.{nn.Linear.__qualname__}"
-
-
-@dataclass(slots=True, eq=False)
-class Tap:
-    """One hooked module: its site (as kind "output"), and where it stands in the current micro-batch."""
-
-    site: Site
-    calls: int = 0
-    fired: bool = False
-    slots: dict[tuple[str, int], Slot | None] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class MicroRows:
-    """The folded rows of one micro-batch."""
-
-    site: NDArray[np.int32]
-    call: NDArray[np.int32]
-    seq: NDArray[np.int32]
-    stats: Rows
 
 
 class Activations:
@@ -78,8 +57,7 @@ class Activations:
         self.segments = Segments()
         self._pid = os.getpid()
         self._outputs: list[tuple[Slot, Row]] = []
-        self._extras: list[tuple[int, int, int, Row]] = []  # inputs and losses: site, call, seq, row
-        self._extra_rows: dict[tuple[int, int], Row] = {}
+        self.extras = Extras(table, store, MAX_CALLS)
         self._touched: list[Tap] = []
         self._last: tuple[weakref.ref[torch.Tensor], int, Slot] | None = None
         self._depth = 0
@@ -101,8 +79,8 @@ class Activations:
         if self._depth == 1:
             self._guarded(self.before_entry)
             self._with_grad = torch.is_grad_enabled()
-            if self.locator is not None:
-                self._guarded(lambda: self._locator_entered(module, args, kwargs))
+            if (locator := self.locator) is not None:
+                self._guarded(lambda: locator.entered(module, args, kwargs, training=self.on and self._with_grad))
             if self.on and self._with_grad:
                 self._guarded(self._entered, site, module, args, kwargs)
         elif within and self.on and self._training():
@@ -115,10 +93,6 @@ class Activations:
             if self._depth == 0 and self.locator is not None:
                 locator, training = self.locator, self.on and self._with_grad
                 self._guarded(lambda: locator.left(output, training=training))
-
-    def _locator_entered(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self.locator is not None:
-            self.locator.entered(module, args, kwargs, training=self.on and self._with_grad)
 
     def before_forward(self, tap: Tap, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A module is called whose inputs were asked for."""
@@ -198,9 +172,9 @@ class Activations:
             slot.forwards += 1
             slot.followers.clear()
             source = self._read_output(slot, tensor)
-            held = _held(tap, tensor)
-            if source is slot and _tap(slot, held):
-                self.views.tapped(tap, slot, held)
+            hooked = held(tap, tensor)
+            if source is slot and tap_gradient(slot, hooked):
+                self.views.tapped(tap, slot, hooked)
             if source.bad and self._blamed < MAX_BLAMED:
                 self._blame(tap, slot, args, kwargs, tensor)
 
@@ -213,7 +187,7 @@ class Activations:
             for path, tensor in leaves(output):
                 slot = tap.slots.get((path, call))
                 if slot is not None and not slot.follows:
-                    _tap(slot, _held(tap, tensor))
+                    tap_gradient(slot, held(tap, tensor))
 
     def _read_output(self, slot: Slot, tensor: torch.Tensor) -> Slot:
         """Returns the slot that holds this tensor's stats: another one where a container returned its child's tensor."""
@@ -236,30 +210,14 @@ class Activations:
     def _blame(self, tap: Tap, slot: Slot, args: tuple[Any, ...], kwargs: dict[str, Any], output: torch.Tensor) -> None:
         """The output is not finite: were the inputs? They cannot be told where the module wrote its output over them."""
         self._blamed += 1
-        place = _memory(output)
+        place = memory_of(output)
         for path, tensor in call_leaves(args, kwargs):
-            if tensor.is_floating_point() and (memory := _memory(tensor)) is not None and memory != place:
-                self.read(replace(tap.site, kind="input", output_path=path), tensor, call=slot.call, seq=slot.seq, once=True)
+            if tensor.is_floating_point() and (memory := memory_of(tensor)) is not None and memory != place:
+                self.extras.read(replace(tap.site, kind="input", output_path=path), tensor, slot.seq, call=slot.call, once=True)
 
     def _read_inputs(self, site: Site, call: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         for path, tensor in call_leaves(args, kwargs):
-            self.read(replace(site, output_path=path), tensor, call=call)
-
-    def read(self, site: Site, tensor: torch.Tensor, *, call: int = 0, seq: int | None = None, once: bool = False) -> None:
-        """Stats of a tensor that no module returned: an input, a loss. Read again, it is the next call, or, if `once`, left alone."""
-        number = self.table.add(replace(site, **tensor_facts(tensor)))
-        read = [extra[1] for extra in self._extras if extra[0] == number]
-        if number < 0 or (once and call in read):
-            return
-        call = max([call, *(earlier + 1 for earlier in read)])
-        if call >= MAX_CALLS:
-            self.lost_calls += 1
-            return
-        if (number, call) not in self._extra_rows:
-            self._extra_rows[number, call] = self.store.row(tensor)
-        row = self._extra_rows[number, call]
-        if reduce_into(row, tensor):
-            self._extras.append((number, call, self._seq if seq is None else seq, row))
+            self.extras.read(replace(site, output_path=path), tensor, self._seq, call=call)
 
     def _slot(self, tap: Tap, path: str, call: int, tensor: torch.Tensor) -> Slot | None:
         try:
@@ -285,7 +243,7 @@ class Activations:
     def read_loss(self, root: torch.Tensor) -> None:
         """Stats of what a backward starts from. If that fails, the steps can do without."""
         try:
-            self.read(Site(-1, "loss", "loss"), root)
+            self.extras.read(Site(-1, "loss", "loss"), root, self._seq)
         except Exception as error:
             self.fail(error)
 
@@ -313,8 +271,7 @@ class Activations:
 
         `without_backward`: there was none, so the gradients are those that `torch.autograd.grad` took.
         """
-        losses = [entry for entry in self._extras if self.table.sites[entry[0]].kind == "loss"]
-        entries = [entry for entry in self._extras if self.table.sites[entry[0]].kind != "loss"]
+        entries, losses = self.extras.split()
         entries += [(slot.output_site, slot.call, slot.seq, row) for slot, row in self._outputs]
         plain = len(entries)
         entries += losses
@@ -335,28 +292,9 @@ class Activations:
             tap.calls = 0
         for slot in self.gradients:
             slot.grad_written = False
-        self._touched, self._outputs, self._extras = [], [], []
+        self._touched, self._outputs = [], []
+        self.extras.forget()
         self.gradients, self.labelled = [], {}
         self.views.forget()
         self._last = None
         self._seq = self._blamed = 0
-
-
-def _held(tap: Tap, tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor to hook. With a bias, a Linear's output of three or more dimensions is a view of a matrix that nobody else uses; a hook on
-    the view would be lost when that is written to, as an in-place activation does. The matrix has the same elements, and so its gradient.
-    """
-    base = tensor._base if tap.site.bases[:1] == (_LINEAR,) else None
-    return tensor if base is None or base.numel() != tensor.numel() else base
-
-
-def _tap(slot: Slot, tensor: torch.Tensor) -> bool:
-    """A leaf keeps its hooks for ever, so only what has a graph behind it is tapped."""
-    if slot.grad_row is None or not tensor.requires_grad or tensor.grad_fn is None:
-        return False
-    slot.tap(tensor)
-    return True
-
-
-def _memory(tensor: torch.Tensor) -> int | None:
-    return int(tensor.untyped_storage()._cdata) if tensor.layout == torch.strided else None

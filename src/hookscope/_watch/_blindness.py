@@ -49,8 +49,8 @@ class Blindness:
         for name, sites in self._kinds():
             if sites:
                 event(name, modules=[plain(site) for site in sites], classes=[site.bases[0] if site.bases else "" for site in sites])
-        if self.activations.lost_calls:
-            event("lost_calls", calls=self.activations.lost_calls)
+        if lost := self.activations.lost_calls + self.activations.extras.lost:
+            event("lost_calls", calls=lost)
 
     def _kinds(self) -> Iterator[tuple[str, list[Site]]]:
         taps, active = self.placing.taps, self.activations

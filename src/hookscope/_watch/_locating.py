@@ -20,8 +20,8 @@ from .._origin._replay import replay
 from .._origin._verdict import Verdict
 from .._stats import Row
 from .._taps._leaves import call_leaves, leaves
-from ._activations import MicroRows
 from ._store import Store
+from ._tap import MicroRows
 
 MAX_FORWARDS = 8  # held at once, between two backwards; of more, the latest
 MAX_TRIES = 32  # replays in one run: what is bad all the time is named at its 1st, 2nd, 4th, ... backward

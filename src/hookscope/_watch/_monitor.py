@@ -19,10 +19,10 @@ from .._core._site import Site
 from .._core._stats import Stats
 from .._record import MemoryWriter, Meta
 from .._taps._inventory import modules
-from ._activations import MicroRows
 from ._notice import warn
 from ._session import Session
 from ._settings import Settings
+from ._tap import MicroRows
 
 
 @dataclass(slots=True)
@@ -148,9 +148,7 @@ class GradientMonitor:
     def _step(self) -> int:
         if self._session is None:
             return -1
-        clock = self._session.steps.clock
-        # The clock keeps its first round open until an optimizer comes again; this is the step that then turns out to have begun.
-        return clock.step + (1 if clock.attempted and not clock.expected else 0)
+        return self._session.steps.clock.under_way
 
 
 def _is_layer(module: nn.Module) -> bool:

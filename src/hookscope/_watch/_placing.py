@@ -14,8 +14,9 @@ from .._core._errors import AttachError
 from .._core._site import Site
 from .._taps._hook import Hook
 from .._taps._inventory import NamedModule, bases, clean, modules
-from ._activations import Activations, Tap
+from ._activations import Activations
 from ._chosen import Chosen
+from ._tap import Tap
 
 
 class Placing:

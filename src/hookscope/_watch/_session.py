@@ -21,7 +21,7 @@ from .._origin._verdict import Verdict
 from .._record import Sink
 from .._taps._events import Backward, subscribe
 from .._taps._tree import on_registration
-from ._activations import Activations, MicroRows
+from ._activations import Activations
 from ._blindness import Blindness
 from ._locating import Locator
 from ._models import ModelRef, Models
@@ -30,11 +30,13 @@ from ._notice import log, warn
 from ._online import Online
 from ._parameters import Parameters
 from ._placing import Placing
+from ._reports import Reports
 from ._safety import Safety
 from ._settings import Settings
-from ._steps import Reports, Steps
+from ._steps import Steps
 from ._store import Store
 from ._table import SiteTable
+from ._tap import MicroRows
 
 
 class Session:

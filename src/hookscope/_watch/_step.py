@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from .._core._frame import STEP_LEVEL, Frame
 from .._core._stats import WIDTH, Rows, merge_groups
-from ._activations import MicroRows
+from ._tap import MicroRows
 
 MAX_MICROS = 64  # micro-batches kept apart within one step; beyond that they are merged, exactly, into one
 

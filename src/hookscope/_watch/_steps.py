@@ -9,42 +9,27 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from .._core._frame import Frame
 from .._core._site import Site
 from .._taps._clock import Clock
 from .._taps._events import Backward
-from ._activations import Activations, MicroRows
+from ._activations import Activations
 from ._decay import decay_share
 from ._given import Given
 from ._parameters import Parameters
 from ._rates import Rates
+from ._reports import Reports
 from ._settings import Settings
 from ._step import OpenStep, crowded, value_row
 from ._table import SiteTable
+from ._tap import MicroRows
 
 BY_HAND = 0  # the clock's key for steps taken without any torch optimizer
-
-
-@dataclass(frozen=True, slots=True)
-class Reports:
-    """Whom the steps tell: of a closed frame, of rows that come late to one, of a frame that looks bad before the update, of a skipped
-    step, of a folded micro-batch (also together with whether a gradient is bad), and that the pending ones now belong to the open step.
-    """
-
-    frame: Callable[[Frame], None]
-    late: Callable[[Frame], None]
-    suspect: Callable[[Frame], None]
-    skipped: Callable[[str], None]
-    micro: Callable[[MicroRows], None]
-    locate: Callable[[MicroRows, bool], None]
-    adopted: Callable[[], None]
 
 
 class Steps:

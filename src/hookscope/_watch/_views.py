@@ -10,7 +10,7 @@ import torch
 from ._slot import Slot
 
 if TYPE_CHECKING:
-    from ._activations import Tap
+    from ._tap import Tap
 
 
 class Views:

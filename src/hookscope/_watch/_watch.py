@@ -109,7 +109,7 @@ class watch:  # noqa: N801  # used like the function it reads as: `with hs.watch
     @property
     def step(self) -> int:
         """Number of the optimizer step that is under way, counted from 0."""
-        return self._session.steps.clock.step
+        return self._session.steps.clock.under_way
 
     @property
     def findings(self) -> tuple[Finding, ...]:

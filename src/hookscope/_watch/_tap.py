@@ -1,0 +1,56 @@
+"""One hooked module, and what its hook is placed on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from .._core._site import Site
+from .._core._stats import Rows
+from ._slot import Slot
+
+_LINEAR = f"{nn.Linear.__module__}.{nn.Linear.__qualname__}"
+
+
+@dataclass(slots=True, eq=False)
+class Tap:
+    """One hooked module: its site (as kind "output"), and where it stands in the current micro-batch."""
+
+    site: Site
+    calls: int = 0
+    fired: bool = False
+    slots: dict[tuple[str, int], Slot | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class MicroRows:
+    """The folded rows of one micro-batch."""
+
+    site: NDArray[np.int32]
+    call: NDArray[np.int32]
+    seq: NDArray[np.int32]
+    stats: Rows
+
+
+def held(tap: Tap, tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor to hook. With a bias, a Linear's output of three or more dimensions is a view of a matrix that nobody else uses; a hook on
+    the view would be lost when that is written to, as an in-place activation does. The matrix has the same elements, and so its gradient.
+    """
+    base = tensor._base if tap.site.bases[:1] == (_LINEAR,) else None
+    return tensor if base is None or base.numel() != tensor.numel() else base
+
+
+def tap_gradient(slot: Slot, tensor: torch.Tensor) -> bool:
+    """A leaf keeps its hooks for ever, so only what has a graph behind it is tapped."""
+    if slot.grad_row is None or not tensor.requires_grad or tensor.grad_fn is None:
+        return False
+    slot.tap(tensor)
+    return True
+
+
+def memory_of(tensor: torch.Tensor) -> int | None:
+    return int(tensor.untyped_storage()._cdata) if tensor.layout == torch.strided else None
