@@ -1,55 +1,46 @@
-"""Put a real diagnosis into the README: run the demo, diagnose one of its sick runs, paste what the terminal showed."""
+"""Put a real diagnosis into the README: watch `train.py` beside this file, diagnose the run, paste what the terminal showed."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 README = Path(__file__).parents[1] / "README.md"
+TRAINING = Path(__file__).with_name("train.py")
 BLOCK = re.compile(r"(<!-- demo:start -->\n).*?(<!-- demo:end -->)", re.DOTALL)
 WIDTH = "100"
 
 
-def hookscope(*arguments: str) -> str:
-    """What the command prints; a diagnosis that finds something exits 1, anything worse ends this script."""
-    environment = {**os.environ, "COLUMNS": WIDTH, "NO_COLOR": "1"}
+def hookscope(*arguments: str, at: str) -> str:
+    """What the command prints in the directory `at`; a diagnosis that finds something exits 1, anything worse ends this script."""
+    environment = {**os.environ, "COLUMNS": WIDTH, "NO_COLOR": "1", "PYTHONWARNINGS": "ignore"}
     command = [sys.executable, "-m", "hookscope", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=at)
     if done.returncode > 1:
         sys.exit(f"{' '.join(command)}\n{done.stderr}")
     return done.stdout
 
 
-def sick_run(runs: list[Path], rule: str) -> Path:
-    """The run whose first finding is `rule`; otherwise any that is sick."""
-    diagnoses = [(run, json.loads(hookscope("diagnose", str(run), "--json"))) for run in runs]
-    sick = [(run, found["findings"][0]["rule"]) for run, found in diagnoses if found["verdict"] == "sick"]
-    if not sick:
-        sys.exit(f"none of the demo's runs is diagnosed as sick: {', '.join(run.name for run in runs)}")
-    return next((run for run, first in sick if first == rule), sick[0][0])
-
-
-def excerpt(rule: str) -> str:
-    """The command line and its output, with the path a user would have."""
+def excerpt() -> str:
+    """Both commands as they are typed, and what the second one says; files are named as seen from where the script lies."""
     with tempfile.TemporaryDirectory() as folder:
-        hookscope("demo", "--to", folder)
-        run = sick_run(sorted(path.parent for path in Path(folder).rglob("run.json")), rule)
-        shown = f"runs/demo/{run.name}"
-        output = hookscope("diagnose", str(run)).replace(str(run), shown).rstrip()
-    return f"```text\n$ hookscope diagnose {shown}\n" + "\n".join(line.rstrip() for line in output.splitlines()) + "\n```\n"
+        shutil.copy(TRAINING, folder)
+        printed = hookscope("run", TRAINING.name, at=folder)
+        told = hookscope("diagnose", "runs/train-1", at=folder).replace(f"{os.path.realpath(folder)}/", "").rstrip()
+    lines = [f"$ hookscope run {TRAINING.name}", printed.rstrip(), "$ hookscope diagnose runs/train-1", *told.splitlines()]
+    return "```text\n" + "\n".join(line.rstrip() for line in lines) + "\n```\n"
 
 
 def main() -> None:
     """Replace the block between the markers."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rule", default="nonfinite-backward", help="show the run whose root cause this rule names (default: %(default)s)")
-    block = excerpt(parser.parse_args().rule)
+    argparse.ArgumentParser(description=__doc__).parse_args()
+    block = excerpt()
     text = README.read_text(encoding="utf-8")
     README.write_text(BLOCK.sub(lambda match: match[1] + block + match[2], text), encoding="utf-8")
 

@@ -122,7 +122,7 @@ class _Watching:
             self.writer.close(process_outcome())
         else:
             self.discovery.close()
-        if not self.args.quiet and sys.stderr is not None:
+        if not self.args.quiet and sys.stderr is not None and self.writer.meta.rank == 0:
             self._report()
 
     def _report(self) -> None:

@@ -157,7 +157,7 @@ def line_of(frame: FrameType | None) -> tuple[str | None, int | None]:
         if code not in _foreign:
             if len(_foreign) > 10_000:
                 _foreign.clear()
-            _foreign[code] = not code.co_filename.startswith((TORCH, OURS, "<"))
+            _foreign[code] = code.co_filename == EXAMPLE or not code.co_filename.startswith((TORCH, OURS, "<"))
         if _foreign[code]:
             return code.co_filename, frame.f_lineno
         frame = frame.f_back

@@ -22,8 +22,7 @@ def act_explode_depth(
 
     Fires in the first step when the rms of an output exceeds `peak` and is `growth` times that of the first output (or of the batch, if
     larger), the rise is spread over at least `growing_stages` modules or calls, or happens in a recurrent module, and the model's result
-    is still above `result` (source: rule R07; a variance ratio above 10, a published default, fires on 6 of 28 sound programs, these
-    bounds on none).
+    is still above `result` (source: bounds of our own; what sound initialisations keep is in Glorot and Bengio 2010, He et al. 2015).
 
     Ignores a large batch that is merely handed on, one module that scales on purpose, and growth that a later normalisation takes back.
 

@@ -15,7 +15,8 @@ def act_shrink_depth(run: Run, *, vanished: float = 1e-6, ratio: float = 1e-4, s
     """Activations shrink with depth, over several modules, until they carry next to nothing.
 
     Fires in the first step when the rms of the hidden outputs falls below `vanished`, or below `ratio` times that of the first, over at
-    least `shrinking_stages` modules, and stays there up to the last layer (bounds of our own).
+    least `shrinking_stages` modules, and stays there up to the last layer (source: bounds of our own; what sound initialisations keep is
+    in Glorot and Bengio 2010, He et al. 2015).
 
     Ignores outputs that are exactly 0 (a zero-initialised residual or adapter branch is sound), a dip that a skip connection or a
     normalisation makes good again, and the last layer, whose bias may hide the loss of signal.

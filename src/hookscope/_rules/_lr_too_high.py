@@ -19,8 +19,9 @@ def lr_too_high(run: Run, *, ratio: float = 0.5, first_steps: int = 5, worse: fl
 
     Fires when the median over weight matrices of rms(update) / rms(weight) exceeds `ratio` in one of the first `first_steps` steps, and
     the loss of one of the next 20 exceeds `worse` times the first, or the last ten are no lower than it; or when it exceeds `ratio` in 2
-    of 3 of the first 50 steps, and the loss then exceeds `much_worse` times the first (source: rule R30; faults had 0.9 to 130, sound
-    programs at most 0.45). A weight smaller than Glorot's initialisation, such as a zero-initialised one, counts as that large.
+    of 3 of the first 50 steps, and the loss then exceeds `much_worse` times the first (source: the notes of Stanford's CS231n call 0.001
+    usual; small sound models reach 0.05, so this bound is ten times that). A weight smaller than Glorot's initialisation, such as a
+    zero-initialised one, counts as that large.
 
     Ignores later steps, vectors (biases, norms), and large updates that lower the loss.
 

@@ -14,9 +14,9 @@ from ._places import Places
 def nonfinite_backward(run: Run) -> Iterator[Finding]:
     """The forward and the loss are finite, and a gradient is NaN or Inf.
 
-    Fires at the last module, in the order of execution, whose output gradient is clean while an upstream output gradient or a gradient
-    of its own parameters is not (source: 240 of 240 planted faults were named by that rule). Where the gradient of the model's own output
-    is already bad, the loss is named; where the break lies between two modules, the module whose own code runs there.
+    Fires at the last module, in the order of execution, whose output gradient is clean while an upstream output gradient or a gradient of
+    its own parameters is not (source: the chain rule, which carries a NaN on to all that lies upstream). Where the gradient of the model's
+    own output is already bad, the loss is named; where the break lies between two modules, the module whose own code runs there.
 
     Ignores steps whose forward, loss or parameters are non-finite, which other rules name; a step that a gradient scaler skipped is
     information only, since the scaler lowers its scale by itself.

@@ -12,9 +12,8 @@ from ._births import births
 def nonfinite_input(run: Run) -> Iterator[Finding]:
     """The batch that went into the model holds NaN or Inf.
 
-    Fires on any NaN or Inf among the floating inputs of the model itself (source: Amazon SageMaker Debugger's
-    rule ExplodingTensor, for which one is enough, too).
-    It is an error where the loss, a gradient or an update of the same step is non-finite, else information.
+    Fires on any NaN or Inf among the floating inputs of the model itself (source: one value is enough for Amazon SageMaker Debugger's rule
+    ExplodingTensor, too). It is an error where the loss, a gradient or an update of the same step is non-finite, else information.
 
     Ignores masks (-inf beside finite values and no NaN), inputs whose non-finite values earlier steps survived unharmed, steps whose
     parameters were already non-finite, and integer inputs, which cannot hold either. Targets do not pass the model and are not seen.

@@ -15,7 +15,8 @@ from ._step import Row
 def nonfinite_loss(run: Run) -> Iterator[Finding]:
     """The loss is NaN or Inf although the batch, the parameters and every module's output are finite.
 
-    Fires on the first such value handed to backward (one is enough). A model output with -inf in masked places counts as finite, since it is legal in front of a softmax.
+    Fires on the first such value handed to backward (source: none is needed, one value spoils every weight). A model output with -inf in
+    masked places counts as finite, since it is legal in front of a softmax.
 
     Ignores an Inf loss in a step that a gradient scaler skipped: the scale was too large, which the scaler mends by itself.
 

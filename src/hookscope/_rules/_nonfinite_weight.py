@@ -13,7 +13,7 @@ from ._step import Row, StepRows, read_steps
 def nonfinite_weight(run: Run) -> Iterator[Finding]:
     """A parameter is NaN or Inf before the forward used it, or became so by an update from clean gradients.
 
-    Fires on any non-finite value of a parameter (one is enough). In the first recorded step it was
+    Fires on any non-finite value of a parameter (source: none is needed, it spoils every later forward). In the first recorded step it was
     never initialised or was loaded broken; later the optimizer, or code around it, made it from finite gradients. Where the gradients of
     the step before were already non-finite the finding says so, and the diagnosis shows it as a consequence. Where the steps just before
     were not recorded, the cause cannot be told, and it says that.

@@ -14,8 +14,8 @@ def vanishing_grad(run: Run, *, ratio: float = 1e-5, steps: int = 20) -> Iterato
     """The gradient that reaches the first module is a vanishing share of the one at the last.
 
     Fires when the gradient at the first output is less than `ratio` of that at the last, in rms and in norm, in the median over at least
-    `steps` steps with a gradient at both ends (source: rule R10; an absolute bound on the mean gradient, a published default, fires
-    on 10 of 28 sound programs). Names the module nearest to the input.
+    `steps` steps with a gradient at both ends (source: AutoTrainer, Zhang et al. 2021, compares the same two gradients and takes 1e-3;
+    this bound is a hundred times stricter). Names the module nearest to the input.
 
     Ignores the absolute size (a converged loss or a small loss scale shrinks all gradients alike), steps without gradient, and gradients
     that are exactly 0, which have other causes than depth.
