@@ -14,7 +14,7 @@ class Classifier(nn.Module):
         self.head = nn.Linear(32, 2)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        words = (tokens > 0).unsqueeze(-1)
+        words = (tokens > 0).unsqueeze(-1).float()
         encoded = self.encoder(self.embed(tokens)) * words
         mean = encoded.sum(1) / words.sum(1)
         return self.head(mean)

@@ -47,6 +47,15 @@ def badness(tensor: torch.Tensor) -> Badness:
     return Badness(bool(torch.isnan(plain).any()), bool(torch.isinf(plain).any()))
 
 
+def harmful(tensor: torch.Tensor) -> bool:
+    """Whether it holds NaN or +Inf, or nothing but Inf; -Inf among finite values is how a mask looks."""
+    bad = badness(tensor)
+    if bad.nan or not bad:
+        return bad.nan
+    plain = numbers(tensor)
+    return plain is not None and (bool(torch.isposinf(plain).any()) or bool(torch.isneginf(plain).all()))
+
+
 def largest(tensor: torch.Tensor) -> float:
     """The largest finite magnitude; 0 where there is none."""
     plain = numbers(tensor)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import CodeType, FrameType, TracebackType
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.modules import module as torch_module
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-from ._facts import FINE, Badness, bad_samples, badness, largest, operand
+from ._facts import FINE, Badness, bad_samples, badness, harmful, largest, operand
 from ._verdict import Operand
 
 TORCH = os.path.dirname(torch.__file__) + os.sep
@@ -61,6 +61,7 @@ class Trace:
 
     steps: list[Step] = field(default_factory=list)
     holding: dict[int, int] = field(default_factory=dict)  # storage -> the step that has made it bad
+    returned: list[int] = field(default_factory=list)  # the steps that made what modules have returned bad, -inf as in a mask apart
 
     def maker(self, tensor: torch.Tensor) -> int | None:
         """The step that has made this tensor bad."""
@@ -96,9 +97,12 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leave
     def _enter_module(self, module: nn.Module, _args: Any) -> None:
         self._stack.append(self._names.get(id(module), type(module).__name__))
 
-    def _leave_module(self, *_: Any) -> None:
+    def _leave_module(self, _module: nn.Module, _args: Any, output: Any) -> None:
         if self._stack:
             self._stack.pop()
+        with _disable_current_modes():
+            bad = [t for t in _tensors(output) if harmful(t)]
+        self.trace.returned += [maker for t in bad if (maker := self.trace.maker(t)) is not None]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         op, node = _op_name(func), torch._C._current_autograd_node()
@@ -137,7 +141,9 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leave
             self._places.setdefault(torch._C._autograd._get_sequence_nr() - 1, place)
             return place, None
         sequence = node._sequence_nr() if hasattr(node, "_sequence_nr") else -1
-        return self._places.get(sequence, Place()), node.name()
+        place = self._places.get(sequence, Place())
+        file, line = line_of(sys._getframe(2), until_ours=True)  # in the backward of a Function of the program's own
+        return (place if file is None else replace(place, file=file, line=line)), node.name()
 
     def _here(self) -> Place:
         module = self._stack[-1] if self._stack else None
@@ -150,10 +156,12 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leave
 _foreign: dict[CodeType, bool] = {}  # whether a function is neither torch's nor ours
 
 
-def line_of(frame: FrameType | None) -> tuple[str | None, int | None]:
-    """File and line of the innermost frame outside torch and hookscope."""
+def line_of(frame: FrameType | None, *, until_ours: bool = False) -> tuple[str | None, int | None]:
+    """File and line of the innermost frame outside torch and hookscope; `until_ours`: only of one that hookscope has called."""
     while frame is not None:
         code = frame.f_code
+        if until_ours and code.co_filename.startswith(OURS) and code.co_filename != EXAMPLE:
+            break
         if code not in _foreign:
             if len(_foreign) > 10_000:
                 _foreign.clear()

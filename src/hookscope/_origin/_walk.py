@@ -41,11 +41,16 @@ def origin(trace: Trace, bad: Iterable[torch.Tensor]) -> Verdict | None:
     Where none of them can be traced, the first operation that made something bad out of something good.
     """
     makers = sorted({maker for tensor in bad if (maker := trace.maker(tensor)) is not None})
-    starts = makers or [i for i, step in enumerate(trace.steps) if step.made and not step.given]
-    for start in starts:
-        if (verdict := _from(trace, start)) is not None:
-            return verdict
-    return None
+    return _first(trace, makers or [i for i, step in enumerate(trace.steps) if step.made and not step.given])
+
+
+def origin_within(trace: Trace) -> Verdict | None:
+    """The verdict on the first module that returned something bad, whatever became of that; None where none did."""
+    return _first(trace, trace.returned)
+
+
+def _first(trace: Trace, starts: Iterable[int]) -> Verdict | None:
+    return next((verdict for start in starts if (verdict := _from(trace, start)) is not None), None)
 
 
 def _from(trace: Trace, start: int) -> Verdict | None:
@@ -84,6 +89,8 @@ def verdict_of(step: Step, *, because: str | None = None) -> Verdict:
 
 
 def forward_name(node: str) -> str:
-    """`native_layer_norm` of `NativeLayerNormBackward0`."""
-    stem = re.sub(r"Backward\d*$", "", node.rsplit("::", 1)[-1])
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", stem).lower() if node != stem else node
+    """`native_layer_norm` of `NativeLayerNormBackward0`; a Function of the program's own, `MineBackward` without a number, keeps its name."""
+    name = node.rsplit("::", 1)[-1]
+    if (stem := re.sub(r"Backward\d+$", "", name)) != name:
+        return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", stem).lower()
+    return name.removesuffix("Backward")
