@@ -74,8 +74,8 @@ FORWARD = [
     Fault("inf", "sum", "forward", lambda x: x + (x * 0 + 1e38).sum(-1, keepdim=True), ".sum("),
 ]
 BACKWARD = [
-    Fault("nan", "Spoil", "backward", lambda x: Spoil.apply(x, NAN), "Spoil.apply"),
-    Fault("inf", "Spoil", "backward", lambda x: Spoil.apply(x, INF), "Spoil.apply"),
+    Fault("nan", "Spoil", "backward", lambda x: Spoil.apply(x, NAN), "grads[0] * ctx.factor"),
+    Fault("inf", "Spoil", "backward", lambda x: Spoil.apply(x, INF), "grads[0] * ctx.factor"),
     Fault("nan", "sqrt", "backward", lambda x: x + (x * 0).sqrt(), ".sqrt("),
     Fault("nan", "pow", "backward", lambda x: x + (x * 0).pow(0.5), ".pow("),
     Fault("nan", "acos", "backward", lambda x: x + torch.acos(x * 0 + 1), "acos("),
@@ -84,7 +84,7 @@ BACKWARD = [
 ]
 JUMPS = [
     Fault("jump", "mul", "forward", lambda x: x * 1e4, "* 1e4"),
-    Fault("jump", "Spoil", "backward", lambda x: Spoil.apply(x, 1e4), "Spoil.apply"),
+    Fault("jump", "Spoil", "backward", lambda x: Spoil.apply(x, 1e4), "grads[0] * ctx.factor"),
 ]
 LOSSES = [
     Fault("nan", "log", "forward", lambda y: torch.log(y.square() * 0 - 1), "log("),

@@ -189,6 +189,7 @@ def test_what_was_not_seen_is_told_once_with_its_number() -> None:
     made.events += [
         {"event": "switched_off", "part": "sink", "step": 7, "error": "OSError: No space left on device"},
         {"event": "skipped", "step": 3, "by": "GradScaler"},
+        {"event": "origin", "step": 3, "op": "div"},
         {"event": "strange", "why": "x"},
         {"event": "strange", "why": "x"},
         {"event": "closed", "steps": 1, "seconds": 2.0, "spent_seconds": 0.5},

@@ -37,3 +37,10 @@ def test_a_duration_is_read_at_a_glance(seconds: float, shown: str) -> None:
 def test_evidence_is_pairs_with_long_lists_cut() -> None:
     found = words.evidence({"n_bad": 4096, "steps": list(range(9)), "by": {"a": 0.5}, "array": np.array([1.0]), "flag": True})
     assert found == (("n bad", "4,096"), ("steps", "0, 1, 2, 3, 4, 5, … (9)"), ("by", "a 0.500"), ("array", "1.00"), ("flag", "True"))
+
+
+def test_an_operand_is_read_at_a_glance() -> None:
+    operand = {"position": 0, "shape": [32, 10], "dtype": "float32", "min": 0.0, "max": 1.5, "nan": 0, "inf": 3}
+    scalar = {**operand, "shape": [], "min": -1.0, "inf": 0}
+    found = words.evidence({"operands": [operand, scalar]})
+    assert found == (("operands", "32×10 float32 in 0 .. 1.50 with 3 Inf, float32 in -1.00 .. 1.50"),)

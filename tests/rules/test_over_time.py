@@ -82,6 +82,10 @@ def test_a_loss_that_stays_above_three_times_its_start_under_large_gradients_has
     assert "diverged" in found.message
 
 
+def test_a_sound_training_that_turns_nan_from_one_step_to_the_next_has_not_diverged() -> None:
+    assert [f.rule for f in told([1.0] * 30 + [NAN] * 40, [2.0] * 30 + [NAN] * 40)] == ["nonfinite-loss"]
+
+
 def test_a_loss_that_grows_under_calm_gradients_is_an_objective_that_changed() -> None:
     assert told([1.0] * 70, [2.0] * 30 + [9.0] * 40).findings == ()
 

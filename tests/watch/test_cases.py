@@ -22,7 +22,8 @@ CASES = Path(__file__).parents[3] / "shared" / "cases"
 PROGRAMS = sorted([*CASES.glob("cases/*.py"), *CASES.glob("controls/*.py")])
 QUICK = {"02_where_log_zero_count", "27_lora_reentrant_checkpoint", "05_frozen_backbone_head_only"}
 Norms = dict[str, list[float]]
-pytestmark = pytest.mark.skipif(not PROGRAMS, reason="the cases are not here: they lie in shared/cases, beside the checkout")
+absent = pytest.mark.skipif(not PROGRAMS, reason="the cases are not here: they lie in shared/cases, beside the checkout")
+pytestmark = [absent, pytest.mark.filterwarnings("ignore::UserWarning")]  # torch warns of two of the faults
 
 
 def loaded(program: Path) -> ModuleType:

@@ -1,14 +1,15 @@
-"""What the program computes with torch outside its models: a tape of calls, played again when something there has gone bad.
+"""What the program computes with torch outside its models: a tape of calls that can be played again.
 
 From the end of one backward to the start of the next, except inside models, a function mode notes each call: the function, its
 arguments, the line. Tensors that earlier calls of the tape have made are noted by number, others by reference; results are not held.
-The mode is put in place only where no other is active and taken away only when it is on top, so that modes of the program's own are
-never popped in its stead.
+The mode is put in place only where no other of the program's is active, and taken away only when it is on top, so that those are never
+popped in its stead.
 """
 
 from __future__ import annotations
 
 import sys
+import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -17,13 +18,10 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils._device import DeviceContext
 from torch.utils._pytree import tree_leaves, tree_map
 
-from .._taps._modes import unseen
-from ._facts import badness
-from ._tracer import Place, Tracer, line_of
-from ._verdict import Verdict
-from ._walk import origin
+from ._tracer import line_of
 
 MAX_CALLS = 512  # the latest are kept: a loss is short, a data pipeline may be long
 MAX_BYTES = 64 << 20  # of tensors that came from elsewhere and are held by reference
@@ -36,10 +34,13 @@ _ASKED = frozenset(
     for name in ("grad", "grad_fn", "is_leaf", "requires_grad", "shape", "dtype", "device", "layout", "ndim", "is_sparse", "is_cuda")
 )
 _DRAWING = frozenset(
-    {"dropout", "bernoulli", "multinomial", "rand_like", "randn_like", "randint_like", "normal", "poisson", "alpha_dropout"}
+    {
+        *("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout", "rrelu", "gumbel_softmax"),
+        *("bernoulli", "multinomial", "normal", "poisson", "rand_like", "randn_like", "randint_like", "scaled_dot_product_attention"),
+        *("uniform", "exponential", "random", "geometric", "cauchy", "log_normal"),  # each with an underscore behind it
+    }
 )
-
-
+_WRITING = frozenset({"__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__ifloordiv__", "__imod__", "__ipow__"})
 _TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
 _PLAIN = frozenset({int, float, bool, str, type(None), torch.dtype, torch.device, slice, torch.Size})
 
@@ -54,7 +55,7 @@ class Made:
 
 @dataclass(slots=True)
 class Held:
-    """A tensor from elsewhere: detached, in the version it had; `root` where it is what a model returned."""
+    """A tensor from elsewhere: detached, in the version it had (-1: it has none, or is a copy); `root` where a model has returned it."""
 
     tensor: torch.Tensor
     version: int
@@ -72,7 +73,8 @@ class Call:
     place: tuple[str | None, int | None]
     name: str
     grad: bool
-    random: torch.Tensor | None
+    random: list[tuple[torch.Generator, torch.Tensor]]  # the generators it may draw from, and their states
+    size: int  # bytes of what is held by reference for it alone
 
 
 @dataclass(slots=True)
@@ -82,7 +84,8 @@ class _Noted:
     args: Any
     kwargs: Any
     grad: bool
-    random: torch.Tensor | None
+    random: list[tuple[torch.Generator, torch.Tensor]]
+    size: int
 
 
 class Region(TorchFunctionMode):
@@ -90,11 +93,11 @@ class Region(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.calls: deque[Call] = deque(maxlen=MAX_CALLS)
+        self.calls: deque[Call] = deque()
         self._known: dict[int, tuple[weakref.ref[torch.Tensor], Made | None]] = {}  # id -> the tensor; None for what a model returned
         self._noting = False
-        self._pushed = False
-        self._bytes = 0
+        self._thread: int | None = None  # in whose stack of modes this one is
+        self._bytes = self._taken = 0  # held by all calls; by the one that is being noted
         self._number = 0
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -108,28 +111,45 @@ class Region(TorchFunctionMode):
         out = func(*args, **kwargs)
         if noted is not None:
             try:
-                self._after(func, name, noted, out)
+                self._after(func, name, noted, args[0] if name == "__setitem__" else out)
             except Exception:  # noqa: BLE001  # the tape may miss a call, the program may not
                 self._noting = False
         return out
 
     def _before(self, name: str, args: Any, kwargs: Any) -> _Noted | None:
         try:
-            if self._bytes > MAX_BYTES or (kept := self._note(args, kwargs)) is None:
-                return None
-            random = torch.get_rng_state() if name.rstrip("_") in _DRAWING else None
-            return _Noted(kept[0], kept[1], torch.is_grad_enabled(), random)
+            return self._noted(name, args, kwargs)
         except Exception:  # noqa: BLE001  # as above
             return None
+
+    def _noted(self, name: str, args: Any, kwargs: Any) -> _Noted | None:
+        self._taken = 0
+        if (kept := self._note(args, kwargs)) is None or self._taken > MAX_BYTES:
+            return None
+        noted = _Noted(kept[0], kept[1], torch.is_grad_enabled(), [], self._taken)
+        if name.rstrip("_") in _DRAWING or "generator" in kwargs:
+            generator = kwargs.get("generator") or torch.default_generator
+            noted.random = [(generator, generator.get_state())]
+        if writes(name) and noted.grad and noted.args and isinstance(held := noted.args[0], Held):  # no average of weights, no `zero_grad`
+            noted.args = (Held(held.tensor.detach().clone(), -1, held.root), *noted.args[1:])
+        return noted
 
     def _after(self, func: Callable[..., Any], name: str, noted: _Noted, out: Any) -> None:
         results = [out] if type(out) is torch.Tensor else [t for t in tree_leaves(out) if isinstance(t, torch.Tensor)]
         if results:
             place = line_of(sys._getframe(2))
-            self.calls.append(Call(self._number, func, noted.args, noted.kwargs, place, name, noted.grad, noted.random))
+            self.calls.append(Call(self._number, func, noted.args, noted.kwargs, place, name, noted.grad, noted.random, noted.size))
+            self._bytes += noted.size
+            while self._bytes > MAX_BYTES or len(self.calls) > MAX_CALLS:
+                self._bytes -= self.calls.popleft().size
             for i, tensor in enumerate(results):
                 self._known[id(tensor)] = weakref.ref(tensor), Made(self._number, i)
+            if len(self._known) > 4 * MAX_CALLS:
+                self._known = {key: known for key, known in self._known.items() if known[0]() is not None and self._can_play(known[1])}
             self._number += 1
+
+    def _can_play(self, made: Made | None) -> bool:
+        return made is None or made.call >= self.calls[0].number
 
     # -- from when to when ----------------------------------------------------------------------------------------------------------
 
@@ -141,17 +161,18 @@ class Region(TorchFunctionMode):
     def resume(self) -> None:
         """Go on noting."""
         self._noting = True
-        if not self._pushed and torch._C._len_torch_function_stack() == 0:
+        here = threading.get_ident()
+        if self._thread != here and _may_enter():
             self.__enter__()  # type: ignore[no-untyped-call]  # torch leaves it unannotated
-            self._pushed = True
+            self._thread = here
 
     def pause(self) -> None:
         """Stop noting, and get out of the way where that is possible."""
         self._noting = False
         depth = torch._C._len_torch_function_stack()
-        if self._pushed and depth and torch._C._get_function_stack_at(depth - 1) is self:
+        if depth and torch._C._get_function_stack_at(depth - 1) is self:
             self.__exit__(None, None, None)
-            self._pushed = False
+            self._thread = None
 
     def clear(self) -> None:
         """Forget what is noted."""
@@ -163,6 +184,11 @@ class Region(TorchFunctionMode):
         """A model has returned these."""
         for tensor in outputs:
             self._known[id(tensor)] = weakref.ref(tensor), None
+
+    def known(self, tensor: torch.Tensor) -> tuple[weakref.ref[torch.Tensor], Made | None] | None:
+        """Where this tensor comes from, as far as the tape knows."""
+        found = self._known.get(id(tensor))
+        return found if found is not None and found[0]() is tensor else None
 
     # -- the tape -------------------------------------------------------------------------------------------------------------------
 
@@ -192,89 +218,30 @@ class Region(TorchFunctionMode):
     def _kept(self, value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
-        known = self._known.get(id(value))
-        ours = known is not None and known[0]() is value
-        if ours and known is not None and known[1] is not None:
+        known = self.known(value)
+        if known is not None and known[1] is not None:
             return known[1]
-        if not ours:
-            self._bytes += value.numel() * value.element_size()
+        if known is None:
+            self._taken += value.numel() * value.element_size()
         # A leaf is held as it is: there is no graph behind it that would be kept alive.
         held = value if value.grad_fn is None else value.detach()
-        return Held(held, -1 if value.is_inference() else value._version, ours)
+        return Held(held, -1 if value.is_inference() else value._version, known is not None)
+
+
+def writes(name: str) -> bool:
+    """Whether a call of this name changes its first argument: `mul_`, `__iadd__`, `__setitem__`."""
+    if name.endswith("__"):
+        return name in _WRITING
+    return name.endswith("_") and name not in ("zero_", "fill_", "copy_")
+
+
+def _may_enter() -> bool:
+    """Whether this mode may go on top: of no other but that of a default device, which knows how to get out from below."""
+    depth = torch._C._len_torch_function_stack()
+    return depth == 0 or (depth == 1 and isinstance(torch._C._get_function_stack_at(0), DeviceContext))
 
 
 def _transformed() -> bool:
     """Whether what is called now is compiled, traced, vmapped or seen by a dispatch mode, which must see no operation of ours."""
     compiled = torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
     return compiled or torch._C._functorch.maybe_current_level() is not None or torch._C._len_torch_dispatch_stack() > 0
-
-
-@dataclass(frozen=True, slots=True)
-class Played:
-    """What playing the tape again showed."""
-
-    verdict: Verdict | None
-    notes: tuple[str, ...] = ()
-
-
-def play(region: Region, losses: list[torch.Tensor], *, backward: bool) -> Played:
-    """Run the noted calls again under the tracer and name the first bad one: among the forwards, or, if `backward`, behind them."""
-    tracer = Tracer({})
-    values: dict[Made, torch.Tensor] = {}
-    notes: list[str] = []
-    roots: dict[int, torch.Tensor] = {}
-    wanted = {known[1] for loss in losses if (known := region._known.get(id(loss))) is not None}
-    last: list[torch.Tensor] = []
-    state = torch.get_rng_state()
-    with torch.enable_grad(), tracer:
-        for call in region.calls:
-            tracer.place = Place(None, call.place[0], call.place[1], call.name)
-            results = _again(call, values, roots, notes)
-            values.update({Made(call.number, i): t for i, t in enumerate(results)})
-            last += [t for i, t in enumerate(results) if Made(call.number, i) in wanted]
-        torch.set_rng_state(state)
-        bad = [t for t in last or list(values.values())[-1:] if badness(t)]
-        tracer.place = None
-        leaves = [t for t in roots.values() if t.requires_grad]
-        grounded = [t for t in last if t.grad_fn is not None]
-        if backward and grounded and leaves and not bad:
-            found = torch.autograd.grad(grounded, leaves, [torch.ones_like(t) for t in grounded], allow_unused=True)
-            bad = [g for g in found if g is not None and badness(g)]
-    verdict = origin(tracer.trace, bad) if bad else None
-    return Played(verdict, tuple(dict.fromkeys(notes)))
-
-
-def _again(call: Call, values: dict[Made, torch.Tensor], roots: dict[int, torch.Tensor], notes: list[str]) -> list[torch.Tensor]:
-    def given(kept: Any) -> Any:
-        if isinstance(kept, Made):
-            if kept not in values:
-                raise KeyError(kept)
-            return values[kept]
-        if isinstance(kept, Held):
-            if kept.version not in (-1, kept.tensor._version):
-                notes.append("a tensor outside the model was written to in place after it was used")
-            if id(kept.tensor) not in roots:
-                roots[id(kept.tensor)] = _copy(kept)
-            return roots[id(kept.tensor)]
-        return kept
-
-    try:
-        args, kwargs = tree_map(given, (call.args, call.kwargs), is_leaf=lambda x: isinstance(x, (Made, Held)))
-        if call.random is not None:
-            torch.set_rng_state(call.random)
-        with torch.set_grad_enabled(call.grad):
-            out = call.func(*args, **kwargs)
-    except Exception as error:  # noqa: BLE001  # whatever it was, the rest of the tape may do without
-        notes.append(f"{call.name} could not be called again ({type(error).__name__})")
-        return []
-    return [t for t in tree_leaves(out) if isinstance(t, torch.Tensor)]
-
-
-def _copy(kept: Held) -> torch.Tensor:
-    """Calls that write in place, as those of `zero_grad` do, must not write to what the program holds when they are made again."""
-    with unseen():
-        return kept.tensor.detach().clone().requires_grad_(_wants_grad(kept))
-
-
-def _wants_grad(kept: Held) -> bool:
-    return kept.root and kept.tensor.is_floating_point()

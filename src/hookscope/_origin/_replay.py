@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -14,17 +14,16 @@ from torch.utils._pytree import tree_map
 from .._taps._leaves import leaves
 from ._facts import badness
 from ._forward import Buffers, Forward, Randomness, fingerprint, versions_of
-from ._tracer import Step, Tracer
+from ._tracer import Tracer
 from ._verdict import Verdict
-from ._walk import origin, verdict_of
+from ._walk import origin, origin_within
 
 
 @dataclass(slots=True)
 class Replay:
-    """What the second run showed: the origin of what is bad, the operations after which values had leapt, why it may be inexact."""
+    """What the second run showed: the origins of what is bad, at most one in the forward and one behind it; why they may be inexact."""
 
-    verdict: Verdict | None = None
-    jumps: list[Step] = field(default_factory=list)
+    verdicts: tuple[Verdict, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -38,24 +37,16 @@ def replay(forwards: Sequence[Forward], buffers: Buffers, names: dict[int, str],
     with _all_put_back(forwards, buffers):
         for forward in forwards:
             notes += _changed(forward)
-            tracer = Tracer(names, _batch(forward), jumps=True)
-            bad = _once(forward, tracer, scratch, notes)
-            found.jumps += [step for step in tracer.trace.steps if step.growth > 0 and not step.made]
-            if found.verdict is None and bad is not None:
-                found.verdict = origin(tracer.trace, bad)
+            tracer = Tracer(names, _batch(forward))
+            verdicts = _once(forward, tracer, scratch, notes)
+            found.verdicts = found.verdicts or verdicts
     found.notes = tuple(dict.fromkeys(notes))
-    if found.verdict is not None and found.notes:
-        found.verdict = replace(found.verdict, exact=False, notes=found.notes)
+    if found.notes:
+        found.verdicts = tuple(replace(verdict, exact=False, notes=found.notes) for verdict in found.verdicts)
     return found
 
 
-def largest_jump(found: Replay, module: str | None = None) -> Verdict | None:
-    """The operation after which values were largest against what went in, in one module or anywhere."""
-    steps = [step for step in found.jumps if module is None or step.place.module == module]
-    return verdict_of(max(steps, key=lambda step: step.growth)) if steps else None
-
-
-def _once(forward: Forward, tracer: Tracer, scratch: Any, notes: list[str]) -> list[torch.Tensor] | None:
+def _once(forward: Forward, tracer: Tracer, scratch: Any, notes: list[str]) -> tuple[Verdict, ...]:
     forward.random.restore()
     args, kwargs = tree_map(_detached, (forward.args, forward.kwargs))
     with ExitStack() as stack:
@@ -68,10 +59,11 @@ def _once(forward: Forward, tracer: Tracer, scratch: Any, notes: list[str]) -> l
     if forward.fingerprint and [fingerprint(t, scratch(t)) for t in outputs] != forward.fingerprint:
         notes.append("the second forward gave other outputs: the model draws from a generator, or keeps a state, that is not put back")
     bad = [t for t in outputs if badness(t)]
+    made = (origin(tracer.trace, bad) if bad else None) or origin_within(tracer.trace)
     reached = [i for i in forward.gradients if i < len(outputs) and outputs[i].grad_fn is not None]
-    if reached:
-        bad += [g for g in _backward(forward, outputs, reached, tracer, notes) if badness(g)]
-    return bad
+    gradients = [g for g in _backward(forward, outputs, reached, tracer, notes) if badness(g)] if reached else []
+    behind = origin(tracer.trace, gradients) if gradients else None
+    return tuple(verdict for verdict in (made, None if behind == made else behind) if verdict is not None)
 
 
 def _backward(forward: Forward, outputs: list[torch.Tensor], reached: list[int], tracer: Tracer, notes: list[str]) -> list[torch.Tensor]:

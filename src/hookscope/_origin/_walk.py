@@ -89,7 +89,7 @@ def verdict_of(step: Step, *, because: str | None = None) -> Verdict:
 
 
 def forward_name(node: str) -> str:
-    """`native_layer_norm` of `NativeLayerNormBackward0`; a Function of the program's own, `MineBackward` without a number, keeps its name."""
+    """`native_layer_norm` of `NativeLayerNormBackward0`; a Function of the program's own (`MineBackward`, no number) keeps its name."""
     name = node.rsplit("::", 1)[-1]
     if (stem := re.sub(r"Backward\d+$", "", name)) != name:
         return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", stem).lower()

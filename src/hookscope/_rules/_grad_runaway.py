@@ -24,8 +24,8 @@ def grad_runaway(run: Run, *, z: float = 6.0, ratio: float = 4.0, blow_up: float
     the norm grows by more than `blow_up` without falling back, and ends non-finite or with a loss above 10 times the first. At any time: a
     loss above `diverged` times its first value for 20 steps while the norm is 10 times what it was.
 
-    Ignores single spikes, large but steady norms, zero gradients, the 50 steps after a change of the learning rate by 20 %, and
-    negative losses. After an alarm it is silent for 500 steps.
+    Ignores single spikes, large but steady norms, zero gradients, the 50 steps after a change of the learning rate by 20 %, a loss that
+    turns non-finite at once, and negative losses. After an alarm it is silent for 500 steps.
 
     Causes: too high a learning rate, a bad batch, too low a precision, no clipping.
     Do: lower the learning rate or warm it up, clip by the global norm, look at the batch of the first step named.

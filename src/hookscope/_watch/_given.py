@@ -15,18 +15,23 @@ class Given:
     """Call `begin` before a backward and `end` after it; true if that gave gradients, until `clear`."""
 
     def __init__(self, parameters: Parameters) -> None:
-        self._parameters = parameters
+        self._watched = parameters
         self._before: dict[int, _Mark | None] = {}
         self._given: list[tuple[weakref.ref[nn.Parameter], _Mark, int]] = []
 
     def begin(self) -> None:
         """Note the gradients as they are before a backward."""
-        self._before = {id(p): _mark(p) for p in self._parameters.alive()}
+        self._before = {id(p): _mark(p) for p in self._watched.alive()}
 
     def end(self) -> None:
         """Note which of them it has changed."""
-        now = [(p, _mark(p)) for p in self._parameters.alive()]
+        now = [(p, _mark(p)) for p in self._watched.alive()]
         self._given = [(weakref.ref(p), mark, p._version) for p, mark in now if mark is not None and mark != self._before.get(id(p))]
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """Those to which the last backward gave gradients."""
+        return [parameter for ref, _, _ in self._given if (parameter := ref()) is not None]
 
     def clear(self) -> None:
         """They have been used."""

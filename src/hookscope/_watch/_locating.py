@@ -15,7 +15,8 @@ from torch import nn
 from .._core._site import Site
 from .._origin._facts import badness
 from .._origin._forward import Buffers, Forward
-from .._origin._region import Region, play
+from .._origin._play import play
+from .._origin._region import Region
 from .._origin._replay import replay
 from .._origin._verdict import Verdict
 from .._stats import Row
@@ -55,11 +56,11 @@ class Locator:
 
     def left(self, output: Any, *, training: bool) -> None:
         """And leaves it."""
-        if not training:
+        outputs = [tensor for _, tensor in leaves(output)]
+        if not training and not self._forwards:
             self._begin_region()
             return
-        outputs = [tensor for _, tensor in leaves(output)]
-        if self._forwards:
+        if training and self._forwards:
             gradients = self._forwards[-1].gradients
             for i, tensor in enumerate(outputs):
                 if tensor.requires_grad and tensor.grad_fn is not None:
@@ -73,18 +74,18 @@ class Locator:
         self.region.pause()
         self._losses = list(roots)
 
-    def backward_ends(self, micro: MicroRows, sites: Sequence[Site], *, bad_parameters: bool) -> Verdict | None:
-        """If anything has gone bad, run it again; the verdict, if there is one."""
-        verdict = None
+    def backward_ends(self, micro: MicroRows, sites: Sequence[Site], *, bad_parameters: bool) -> Sequence[Verdict]:
+        """If anything has gone bad, run it again; the verdicts, at most one on a forward and one on what is behind it."""
+        verdicts: Sequence[Verdict] = ()
         kinds = np.array([sites[n].kind for n in micro.site] or ["none"])
         bad = _really_bad(micro)
         if bad.any() or bad_parameters:
             self._bad += 1
             if self._bad & (self._bad - 1) == 0 and self._bad < 2**MAX_TRIES:
-                verdict = self._locate(micro, sites, {kind: bool(bad[kinds == kind].any()) for kind in set(kinds.tolist())})
-        self._forwards, self._losses, self._inputs = [], [], []
+                verdicts = self._locate(micro, sites, {kind: bool(bad[kinds == kind].any()) for kind in set(kinds.tolist())})
+        self._forget()
         self._begin_region()
-        return verdict
+        return verdicts
 
     def stepping(self) -> None:
         """An optimizer begins: its operations are nobody's loss."""
@@ -98,8 +99,13 @@ class Locator:
         """Get out of the way."""
         self.region.pause()
         self.region.clear()
-        self._forwards, self._losses, self._inputs = [], [], []
+        self._forget()
         self._buffers.clear()
+
+    def _forget(self) -> None:
+        for forward in self._forwards:
+            forward.gradients.clear()  # a graph that the program keeps holds the hooks that fill it
+        self._forwards, self._losses, self._inputs = [], [], []
 
     def _begin_region(self) -> None:
         if _compiles():
@@ -109,24 +115,24 @@ class Locator:
 
     # -- something is bad -----------------------------------------------------------------------------------------------------------
 
-    def _locate(self, micro: MicroRows, sites: Sequence[Site], bad: Mapping[str, bool]) -> Verdict | None:
+    def _locate(self, micro: MicroRows, sites: Sequence[Site], bad: Mapping[str, bool]) -> Sequence[Verdict]:
         self.busy = True
         try:
             entry = [t for t in self._inputs if badness(t)]
-            if entry and (verdict := play(self.region, entry, backward=False).verdict) is not None:
-                return _outside(verdict)
+            if entry and (verdict := play(self.region, entry, backward=False)) is not None:
+                return [replace(verdict, outside=True)]
             in_model = bad.get("output", False)
             outside = not in_model and (bad.get("loss", False) or any(badness(g) for f in self._forwards for g in f.gradients.values()))
             order = (self._in_region, self._in_model) if outside else (self._in_model, self._in_region)
-            return next((verdict for look in order if (verdict := look(micro, sites, bad)) is not None), None)
+            return next((verdicts for look in order if (verdicts := look(micro, sites, bad))), ())
         finally:
             self.busy = False
 
-    def _in_region(self, _micro: MicroRows, _sites: Sequence[Site], bad: Mapping[str, bool]) -> Verdict | None:
-        verdict = play(self.region, self._losses, backward=not bad.get("loss", False)).verdict
-        return None if verdict is None else _outside(verdict)
+    def _in_region(self, _micro: MicroRows, _sites: Sequence[Site], bad: Mapping[str, bool]) -> Sequence[Verdict]:
+        verdict = play(self.region, self._losses, backward=not bad.get("loss", False))
+        return () if verdict is None else [replace(verdict, outside=True)]
 
-    def _in_model(self, micro: MicroRows, sites: Sequence[Site], _bad: Mapping[str, bool]) -> Verdict | None:
+    def _in_model(self, micro: MicroRows, sites: Sequence[Site], _bad: Mapping[str, bool]) -> Sequence[Verdict]:
         names = self.names()
         for position, forward in enumerate(self._forwards):
             earlier = sum(f.module is forward.module for f in self._forwards[:position])
@@ -134,18 +140,14 @@ class Locator:
         for module in dict.fromkeys(forward.module for forward in self._forwards):
             forwards = [forward for forward in self._forwards if forward.module is module]
             found = replay(forwards, self._buffers[module], names, self._row)
-            if found.verdict is not None:
-                return found.verdict
-        return None
+            if found.verdicts:
+                return found.verdicts
+        return ()
 
     def _row(self, tensor: torch.Tensor) -> Row:
         if tensor.device not in self._scratch:
             self._scratch[tensor.device] = self.store.row(tensor)
         return self._scratch[tensor.device]
-
-
-def _outside(verdict: Verdict) -> Verdict:
-    return replace(verdict, outside=True)
 
 
 def _really_bad(micro: MicroRows) -> np.ndarray[Any, np.dtype[np.bool_]]:

@@ -40,7 +40,7 @@ class Early:
 @dataclass(frozen=True, slots=True)
 class Clip:
     """What happened to the gradients between backward and the step: the factor on their common norm (1.0: nothing), and, where they were
-    not scaled evenly, the largest magnitude left: the limit of a clipping by value.
+    clipped by value and nothing else, the limit.
     """
 
     factor: float = 1.0
@@ -53,6 +53,7 @@ class Watched:
 
     ref: weakref.ref[nn.Parameter]
     site: Site  # as kind "param"; the others differ in kind and label alone
+    scale: float = 1.0  # the factor on the loss whose backward gave its gradient
     rows: dict[tuple[Kind, str], tuple[int, Row]] = field(default_factory=dict)
     early: Early | None = None
     early_row: Row | None = None
@@ -98,7 +99,12 @@ class Parameters:
         for parameter in wanted:
             self._write(parameter, "param", parameter)
 
-    def read_early(self, scale: float) -> None:
+    def gave(self, given: Iterable[nn.Parameter], scale: float) -> None:
+        """A backward from a loss with the factor `scale` has given these their gradients."""
+        for parameter in given:
+            self._by_id[id(parameter)].scale = scale
+
+    def read_early(self) -> None:
         """Look at the gradients when backward has ended, before the loop unscales and clips them."""
         for parameter in self.alive():
             grad, watched = parameter.grad, self._by_id[id(parameter)]
@@ -106,7 +112,7 @@ class Parameters:
             if grad is not None:
                 watched.early_row = row = watched.early_row or self.store.row(grad)
                 if reduce_into(row, grad):
-                    watched.early = Early(id(grad), grad._version, scale, row)
+                    watched.early = Early(id(grad), grad._version, watched.scale, row)
 
     def bad_early(self) -> bool:
         """Whether a gradient was not finite when it was looked at."""
@@ -134,6 +140,13 @@ class Parameters:
                 self._write(parameter, "param_grad", grad, scale)
         return self._clipped(read, scale)
 
+    def read_unused(self, wanted: Iterable[nn.Parameter]) -> None:
+        """Stats of gradients that no optimizer takes: nothing but what gave them has scaled them, so that they are scaled as they were."""
+        for parameter in wanted:
+            grad, early = parameter.grad, self._by_id[id(parameter)].early
+            if grad is not None:
+                self._write(parameter, "param_grad", grad, early.scale if early is not None and early.still(grad) else 1.0)
+
     def _clipped(self, read: list[nn.Parameter], scale: float) -> Clip | None:
         early = [found for p in read if (found := self._by_id[id(p)].early) is not None]
         if not read or len(early) < len(read):
@@ -152,7 +165,7 @@ class Parameters:
             assert parameter.grad is not None
             self._keep(self._place(parameter, "param_grad", "preclip", parameter.grad), seen.row, seen.scale)
         evenly = np.allclose(norms[1], norms[0] * (whole[1] / whole[0]), rtol=1e-3, atol=1e-12)
-        return Clip(whole[1] / whole[0], None if evenly else float(np.abs(after[:, 6:8]).max()))
+        return Clip(whole[1] / whole[0], None if evenly else _limit(before, after))
 
     def square_norms(self, parameters: Sequence[nn.Parameter], kind: Kind) -> NDArray[np.float64]:
         """Sums of squares of a kind as last read, extrapolated where only a sample was; NaN for a parameter of which it is not read."""
@@ -219,6 +232,13 @@ class Parameters:
             site = replace(watched.site, kind=kind, label=label, sampled=sampled, **tensor_facts(parameter))
             watched.rows[kind, label] = self.table.add(site), self.store.row(tensor)
         return watched.rows[kind, label]
+
+
+def _limit(before: Rows, after: Rows) -> float | None:
+    """The limit of a clipping by value; None where the extremes of the gradients are not those that it leaves."""
+    extremes = [rows[after[:, 0] > 0, 6:8] for rows in (before, after)]
+    limit = float(np.abs(extremes[1]).max())
+    return limit if np.allclose(extremes[1], np.clip(extremes[0], -limit, limit), rtol=1e-3, atol=1e-12) else None
 
 
 def sampling_stride(shape: tuple[int, ...], wanted: int = SAMPLE) -> int:

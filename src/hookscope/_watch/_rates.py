@@ -6,17 +6,18 @@ from collections.abc import Iterator
 
 import torch
 
+from ._numbered import Numbered
+
 
 class Rates:
     """A group keeps its name as long as its optimizer lives."""
 
     def __init__(self) -> None:
-        self._names: dict[tuple[int, int], str] = {}
+        self._names = Numbered("lr")
 
     def of(self, optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, float]]:
         """Name and rate of every group that has one; a rate that sits on another device than the CPU is not waited for."""
         for i, group in enumerate(optimizer.param_groups):
-            name = self._names.setdefault((id(optimizer), i), f"lr.{len(self._names)}" if self._names else "lr")
-            rate = group.get("lr")
+            name, rate = self._names.name(optimizer, i), group.get("lr")
             if isinstance(rate, (int, float)) or (isinstance(rate, torch.Tensor) and rate.is_cpu):
                 yield name, float(rate)

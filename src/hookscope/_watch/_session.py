@@ -151,9 +151,7 @@ class Session:
         self._gate()
 
     def _locate(self, micro: MicroRows, bad_gradients: bool) -> None:
-        verdict = self.locator.backward_ends(micro, self.table.sites, bad_parameters=bad_gradients)
-        if verdict is not None:
-            self._verdicts.append(verdict)
+        self._verdicts += self.locator.backward_ends(micro, self.table.sites, bad_parameters=bad_gradients)
 
     def _name_origins(self) -> None:
         """The backward in which something went bad belongs to the step that is open now."""

@@ -21,7 +21,8 @@ from .._taps._events import Backward
 from ._activations import Activations
 from ._decay import decay_share
 from ._given import Given
-from ._parameters import Parameters
+from ._numbered import Holder, Numbered
+from ._parameters import Clip, Parameters
 from ._rates import Rates
 from ._reports import Reports
 from ._settings import Settings
@@ -51,6 +52,7 @@ class Steps:
         self._backwards = self._usual_backwards = 0  # since the last attempt; before that one
         self._claimed: set[int] = set()  # parameters that some optimizer has come by with
         self._rates = Rates()
+        self._names = {stem: Numbered(stem) for stem in ("loss_scale", "clip", "clip_value", "decay_share")}
         self._scale: torch.Tensor | None = None  # the factor on the loss of the current backward
         self._stepping = False
         self._create_graph = False
@@ -115,10 +117,11 @@ class Steps:
         if self.activations.on and not (self._given or self._stepped_in_backward or self._is_of_ours(micro)):
             return
         self.reports.micro(micro)
+        self.parameters.gave(self._given.parameters, scale)
         if self._scale is not None:
-            self._pending_values[self._scalar("loss_scale")] = scale
+            self._pending_values[self._scalar("loss_scale", self._scale)] = scale
         if self.awaited and not self._stepping and self._backwards + 1 >= self._usual_backwards:
-            self.parameters.read_early(scale)
+            self.parameters.read_early()
         else:
             self.parameters.forget_early()
         self.reports.locate(micro, self.parameters.bad_early())
@@ -132,7 +135,7 @@ class Steps:
         self._pending = crowded([*self._pending, micro])
         self._backwards += 1
         if not self.attempts and not self._stepping:  # perhaps the weights are changed by hand: all we shall see is that they have changed
-            self._read_before(self.parameters.alive(), gradients=True, scale=scale)
+            self._read_before(self.parameters.alive(), gradients=True, scale=scale)  # it may yet clip them
 
     def attempt_begins(self, optimizer: torch.optim.Optimizer, mine: list[nn.Parameter], *, has_closure: bool) -> None:
         """`optimizer` is about to change the parameters `mine`, which are still what the forward used."""
@@ -144,7 +147,8 @@ class Steps:
         if self.recorded:
             scale = getattr(optimizer, "grad_scale", None)
             factor = float(scale) if isinstance(scale, torch.Tensor) else 1.0
-            self._read_before(self._with_orphans(mine), gradients=not has_closure, scale=factor)
+            self._tell_clip(optimizer, self._read_before(mine, gradients=not has_closure, scale=factor))
+            self._read_unclaimed(mine)
             for name, rate in self._rates.of(optimizer):
                 self._open.put_value(self._scalar(name), rate)
             if self._open.bad:
@@ -163,7 +167,7 @@ class Steps:
             self.parameters.read_updates(mine)
             self._keep_parameters()
             if (share := decay_share(optimizer, self.parameters)) is not None:
-                self._open.put_value(self._scalar("decay_share"), share)
+                self._open.put_value(self._scalar("decay_share", optimizer), share)
         if not self._stepped_in_backward:
             self._end_attempt()
 
@@ -172,7 +176,7 @@ class Steps:
         self._begin_attempt(optimizer, mine)
         self.skip("GradScaler")
         if self.recorded:
-            self._read_before(mine, gradients=True)
+            self._tell_clip(optimizer, self._read_before(mine, gradients=True))
         self._end_attempt()
 
     def _begin_attempt(self, optimizer: torch.optim.Optimizer, mine: list[nn.Parameter]) -> None:
@@ -227,27 +231,34 @@ class Steps:
         self._given.clear()
         self.reports.adopted()
 
-    def _read_before(self, parameters: list[nn.Parameter], *, gradients: bool, scale: float = 1.0) -> None:
+    def _read_before(self, parameters: list[nn.Parameter], *, gradients: bool, scale: float = 1.0) -> Clip | None:
         self.parameters.read_values(parameters)
-        if gradients and (clip := self.parameters.read_gradients(parameters, scale)) is not None:
-            self._open.put_value(self._scalar("clip"), clip.factor)
-            if clip.value is not None:
-                self._open.put_value(self._scalar("clip_value"), clip.value)
+        clip = self.parameters.read_gradients(parameters, scale) if gradients else None
         self.parameters.remember(parameters)
         self._keep_parameters()
+        return clip
+
+    def _tell_clip(self, optimizer: torch.optim.Optimizer, clip: Clip | None) -> None:
+        if clip is not None:
+            self._open.put_value(self._scalar("clip", optimizer), clip.factor)
+            if clip.value is not None:
+                self._open.put_value(self._scalar("clip_value", optimizer), clip.value)
 
     def _keep_parameters(self) -> None:
         self._open.put(*self.parameters.fold())
 
-    def _scalar(self, name: str) -> int:
-        return self.table.add(Site(-1, name, "scalar"))
+    def _scalar(self, name: str, of: Holder | None = None) -> int:
+        """The site of a number; one `of` something there may be several of has a name for each."""
+        return self.table.add(Site(-1, name if of is None else self._names[name].name(of), "scalar"))
 
-    def _with_orphans(self, mine: list[nn.Parameter]) -> list[nn.Parameter]:
+    def _read_unclaimed(self, mine: list[nn.Parameter]) -> None:
         """With the first optimizer of a round go the parameters that none has claimed: frozen ones, forgotten ones."""
         self._claimed |= {id(p) for p in mine}
-        if len(self.clock.attempted) > 1:
-            return mine
-        return mine + [p for p in self.parameters.alive() if id(p) not in self._claimed]
+        if len(self.clock.attempted) == 1:
+            unclaimed = [p for p in self.parameters.alive() if id(p) not in self._claimed]
+            self._read_before(unclaimed, gradients=False)
+            self.parameters.read_unused(unclaimed)
+            self._keep_parameters()
 
     def _step_by_hand(self) -> None:
         self.clock.attempt(BY_HAND)

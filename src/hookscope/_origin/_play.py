@@ -1,0 +1,125 @@
+"""Plays the tape of calls outside the models again, under the tracer, and names the first that made something bad."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch.utils._pytree import tree_leaves, tree_map
+
+from .._taps._modes import unseen
+from ._facts import badness
+from ._region import Call, Held, Made, Region, writes
+from ._tracer import Place, Tracer
+from ._verdict import Verdict
+from ._walk import origin
+
+
+@dataclass(slots=True)
+class _Playing:
+    """The tensors of the second run: what its calls have made, and, by the id of what is held, copies of what came from elsewhere."""
+
+    made: dict[Made, torch.Tensor] = field(default_factory=dict)
+    given: dict[int, torch.Tensor] = field(default_factory=dict)
+    leaves: list[torch.Tensor] = field(default_factory=list)  # stand for what models have returned
+    notes: list[str] = field(default_factory=list)
+
+
+def play(region: Region, losses: Sequence[torch.Tensor], *, backward: bool) -> Verdict | None:
+    """Run the noted calls again and name the first bad one on the way to `losses`: among the forwards, or, if `backward`, behind them."""
+    tracer, playing = Tracer({}), _Playing()
+    wanted = {known[1] for loss in losses if (known := region.known(loss)) is not None and known[1] is not None}
+    if not wanted and region.calls:
+        wanted = {Made(region.calls[-1].number, 0)}
+    last: list[torch.Tensor] = []
+    with torch.enable_grad(), tracer:
+        for call in _behind(wanted, region.calls):
+            tracer.place = Place(None, call.place[0], call.place[1], call.name)
+            results = _again(call, playing)
+            playing.made.update({Made(call.number, i): t for i, t in enumerate(results)})
+            last += [t for i, t in enumerate(results) if Made(call.number, i) in wanted]
+        bad = [t for t in last if badness(t)]
+        tracer.place = None
+        grounded = [t for t in last if t.grad_fn is not None]
+        if backward and grounded and playing.leaves and not bad:
+            found = torch.autograd.grad(grounded, playing.leaves, [torch.ones_like(t) for t in grounded], allow_unused=True)
+            bad = [g for g in found if g is not None and badness(g)]
+    verdict = origin(tracer.trace, bad) if bad else None
+    if verdict is None or not playing.notes:
+        return verdict
+    return replace(verdict, exact=False, notes=tuple(dict.fromkeys(playing.notes)))
+
+
+def _behind(wanted: set[Made], calls: Sequence[Call]) -> list[Call]:
+    """The calls on which these tensors depend: that made them, or wrote to what one of them is a view of."""
+    bases: dict[int, Made | int] = {}  # of each call, what its first argument began as
+    for call in calls:
+        first = next(iter(_kept(call)), None)
+        bases[call.number] = bases.get(first.call, first) if isinstance(first, Made) else id(first.tensor) if first else call.number
+    numbers, touched, found = {made.call for made in wanted}, set(), []
+    for call in reversed(calls):
+        if call.number in numbers or (writes(call.name) and bases[call.number] in touched):
+            found.append(call)
+            before = [kept for kept in _kept(call) if isinstance(kept, Made)]
+            numbers |= {kept.call for kept in before}
+            touched |= {bases[call.number], *(bases.get(kept.call, kept) for kept in before)}
+    return found[::-1]
+
+
+def _kept(call: Call) -> list[Made | Held]:
+    return [kept for kept in tree_leaves((call.args, call.kwargs), is_leaf=_is_kept) if _is_kept(kept)]
+
+
+def _is_kept(value: object) -> bool:
+    return isinstance(value, (Made, Held))
+
+
+def _again(call: Call, playing: _Playing) -> list[torch.Tensor]:
+    try:
+        # What is given is looked up before the generators are put back: it may be copied, never drawn.
+        args, kwargs = tree_map(lambda kept: _given(kept, playing), (call.args, call.kwargs), is_leaf=_is_kept)
+        with _drawing_as_then(call), torch.set_grad_enabled(call.grad):
+            out = call.func(*args, **kwargs)
+    except Exception as error:  # noqa: BLE001  # whatever it was, the rest of the tape may do without
+        playing.notes.append(f"{call.name} could not be called again ({type(error).__name__})")
+        return []
+    return [t for t in tree_leaves(args[0] if call.name == "__setitem__" else out) if isinstance(t, torch.Tensor)]
+
+
+@contextmanager
+def _drawing_as_then(call: Call) -> Iterator[None]:
+    """Random generators in the states they had at this call; afterwards in those they have now, the default ones whatever the call."""
+    generators = {id(g): g for g in (torch.default_generator, *(g for g, _ in call.random))}
+    now = [(generator, generator.get_state()) for generator in generators.values()]
+    try:
+        for generator, state in call.random:
+            generator.set_state(state)
+        yield
+    finally:
+        for generator, state in now:
+            generator.set_state(state)
+
+
+def _given(kept: object, playing: _Playing) -> object:
+    if isinstance(kept, Made):
+        return playing.made[kept]
+    if not isinstance(kept, Held):
+        return kept
+    if kept.version not in (-1, kept.tensor._version):
+        playing.notes.append("a tensor outside the model was written to in place after it was used")
+    if id(kept.tensor) not in playing.given:
+        playing.given[id(kept.tensor)] = _copy(kept, playing)
+    return playing.given[id(kept.tensor)]
+
+
+def _copy(kept: Held, playing: _Playing) -> torch.Tensor:
+    """Calls that write in place, as those of `zero_grad` do, must not write to what the program holds when they are made again."""
+    with unseen():
+        copy = kept.tensor.detach().clone()
+        if not kept.root or not copy.is_floating_point():
+            return copy
+        leaf = copy.requires_grad_()
+        playing.leaves.append(leaf)
+        return leaf.clone()  # a leaf itself could not be written to
