@@ -25,7 +25,8 @@ def test_the_origin_is_named_exactly_in_at_least_98_of_100_random_nets() -> None
 
 
 def test_a_net_whose_fault_never_comes_to_life_is_not_accused() -> None:
-    assert misnamed(planted := plant(4, "forward"), train(planted, steps=2)) == "nothing was found"
+    planted = plant(4, "forward")
+    assert misnamed(planted, train(planted, steps=2)) == "nothing was found"
 
 
 def test_another_place_than_the_planted_one_would_be_noticed() -> None:

@@ -88,11 +88,12 @@ class Forward:
     autocast: tuple[tuple[str, bool, torch.dtype], ...]
     cache: bool
     parameters: int  # the sum of their versions
+    call: int  # how many forwards of the module came before it since the last backward
     fingerprint: list[tuple[float, ...]] = field(default_factory=list)
     gradients: dict[int, torch.Tensor] = field(default_factory=dict)  # as they arrived at the outputs
 
     @classmethod
-    def beginning(cls, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Forward:
+    def beginning(cls, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], call: int) -> Forward:
         """A forward of `module` that is about to run."""
         devices = ("cpu", "cuda") if _on_cuda() else ("cpu",)
         return cls(
@@ -104,6 +105,7 @@ class Forward:
             tuple((d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in devices),
             torch.is_autocast_cache_enabled(),
             versions_of(module),
+            call,
         )
 
 

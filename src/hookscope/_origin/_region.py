@@ -2,8 +2,7 @@
 
 From the end of one backward to the start of the next, except inside models, a function mode notes each call: the function, its
 arguments, the line. Tensors that earlier calls of the tape have made are noted by number, others by reference; results are not held.
-The mode is put in place only where no other of the program's is active, and taken away only when it is on top, so that those are never
-popped in its stead.
+The mode is put in place only where no other of the program's is active: those are never popped in its stead.
 """
 
 from __future__ import annotations
@@ -14,10 +13,11 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
 from torch.utils._device import DeviceContext
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -167,11 +167,10 @@ class Region(TorchFunctionMode):
             self._thread = here
 
     def pause(self) -> None:
-        """Stop noting, and get out of the way where that is possible."""
+        """Stop noting, and get out of the way."""
         self._noting = False
-        depth = torch._C._len_torch_function_stack()
-        if depth and torch._C._get_function_stack_at(depth - 1) is self:
-            self.__exit__(None, None, None)
+        here = self._thread == threading.get_ident()
+        if here and (_take_out(self) or not _within_a_mode(sys._getframe(1))):  # else it is its own call that runs
             self._thread = None
 
     def clear(self) -> None:
@@ -235,10 +234,32 @@ def writes(name: str) -> bool:
     return name.endswith("_") and name not in ("zero_", "fill_", "copy_")
 
 
+def _take_out(mode: TorchFunctionMode) -> bool:
+    """Take a mode from the stack, wherever it is; whether it was there."""
+    above = []
+    while found := torch._C._len_torch_function_stack() > 0:
+        if (top := _pop_mode()) is mode:  # type: ignore[no-untyped-call]  # torch leaves it unannotated
+            break
+        above.append(top)
+    for other in reversed(above):
+        _push_mode(other)  # type: ignore[no-untyped-call]
+    return found
+
+
 def _may_enter() -> bool:
-    """Whether this mode may go on top: of no other but that of a default device, which knows how to get out from below."""
+    """Whether there is no other mode but that of a default device, which knows how to get out from below."""
     depth = torch._C._len_torch_function_stack()
-    return depth == 0 or (depth == 1 and isinstance(torch._C._get_function_stack_at(0), DeviceContext))
+    free = depth == 0 or (depth == 1 and isinstance(torch._C._get_function_stack_at(0), DeviceContext))
+    return free and not _within_a_mode(sys._getframe(2))
+
+
+def _within_a_mode(frame: FrameType | None) -> bool:
+    """While its `__torch_function__` runs, as around `Tensor.backward`, a mode is off the stack; it comes back on top of what is there."""
+    while frame is not None:
+        if frame.f_code.co_name == "__torch_function__":
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _transformed() -> bool:

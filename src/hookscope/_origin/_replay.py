@@ -38,7 +38,11 @@ def replay(forwards: Sequence[Forward], buffers: Buffers, names: dict[int, str],
         for forward in forwards:
             notes += _changed(forward)
             tracer = Tracer(names, _batch(forward))
-            verdicts = _once(forward, tracer, scratch, notes)
+            try:
+                verdicts = _once(forward, tracer, scratch, notes)
+            except Exception as error:  # noqa: BLE001  # the program's own code, which may refuse to run twice
+                notes.append(f"the second run ended in {type(error).__name__}: {error}")
+                verdicts = tuple(v for v in [origin_within(tracer.trace)] if v is not None)
             found.verdicts = found.verdicts or verdicts
     found.notes = tuple(dict.fromkeys(notes))
     if found.notes:
@@ -56,7 +60,9 @@ def _once(forward: Forward, tracer: Tracer, scratch: Any, notes: list[str]) -> t
         stack.enter_context(tracer)
         out = forward.module(*args, **kwargs)
     outputs = [tensor for _, tensor in leaves(out)]
-    if forward.fingerprint and [fingerprint(t, scratch(t)) for t in outputs] != forward.fingerprint:
+    if not forward.fingerprint:
+        notes.append("the model's output is not recorded, so that nothing shows whether the second forward equals the first")
+    elif [fingerprint(t, scratch(t)) for t in outputs] != forward.fingerprint:
         notes.append("the second forward gave other outputs: the model draws from a generator, or keeps a state, that is not put back")
     bad = [t for t in outputs if badness(t)]
     made = (origin(tracer.trace, bad) if bad else None) or origin_within(tracer.trace)

@@ -129,6 +129,11 @@ def subscribe(listener: Listener) -> Callable[[], None]:
     return unsubscribe
 
 
+def is_stepping(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether this is called from within `optimizer.step`."""
+    return _runs_within(sys._getframe(), _wiring.stepping.get(id(optimizer)))
+
+
 def _has_closure(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     # torch passes its hooks the optimizer itself as the first argument of the step
     return (len(args) > 1 and args[1] is not None) or kwargs.get("closure") is not None

@@ -84,10 +84,10 @@ def candidates(model: nn.Module, name: str = "") -> Iterator[Site]:
 
 
 def tensor_facts(tensor: torch.Tensor) -> dict[str, Any]:
-    """Shape, dtype, device and size as `Site` keeps them; a parameter not yet materialised has no shape."""
+    """Shape, dtype, device and size as `Site` keeps them; no shape has a parameter not yet materialised, or a nested tensor."""
     lazy = is_lazy(tensor)
     return {
-        "shape": None if lazy else tuple(tensor.shape),
+        "shape": None if lazy or tensor.is_nested else tuple(tensor.shape),
         "numel": None if lazy else tensor.numel(),
         "dtype": str(tensor.dtype).removeprefix("torch."),
         "device": str(tensor.device),

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from .._core._site import Site
+from .._core._site import ROOT, Site
 from .._origin._facts import badness
 from .._origin._forward import Buffers, Forward
 from .._origin._play import play
@@ -35,6 +35,7 @@ class Locator:
         self.store = store
         self.names = names
         self.busy = False  # a replay is under way: whatever the hooks see is no training
+        self.closed = False
         self.region = Region()
         self._forwards: list[Forward] = []
         self._buffers: weakref.WeakKeyDictionary[nn.Module, Buffers] = weakref.WeakKeyDictionary()
@@ -47,15 +48,20 @@ class Locator:
 
     def entered(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, training: bool) -> None:
         """A forward enters the model."""
+        if self.closed:
+            return
         self.region.pause()
         if training and not _compiles():
-            if all(forward.module is not module for forward in self._forwards):
+            call = max((forward.call + 1 for forward in self._forwards if forward.module is module), default=0)
+            if not call:
                 self._buffers.setdefault(module, Buffers(module)).take()
-            self._forwards = [*self._forwards, Forward.beginning(module, args, kwargs)][-MAX_FORWARDS:]
+            self._forwards = [*self._forwards, Forward.beginning(module, args, kwargs, call)][-MAX_FORWARDS:]
             self._inputs = [tensor for _, tensor in call_leaves(args, kwargs)]
 
     def left(self, output: Any, *, training: bool) -> None:
         """And leaves it."""
+        if self.closed:
+            return
         outputs = [tensor for _, tensor in leaves(output)]
         if not training and not self._forwards:
             self._begin_region()
@@ -77,15 +83,23 @@ class Locator:
     def backward_ends(self, micro: MicroRows, sites: Sequence[Site], *, bad_parameters: bool) -> Sequence[Verdict]:
         """If anything has gone bad, run it again; the verdicts, at most one on a forward and one on what is behind it."""
         verdicts: Sequence[Verdict] = ()
+        try:
+            verdicts = self._look(micro, sites, bad_parameters)
+        except Exception:
+            self.close()
+            raise
+        self._forget()
+        self._begin_region()
+        return verdicts
+
+    def _look(self, micro: MicroRows, sites: Sequence[Site], bad_parameters: bool) -> Sequence[Verdict]:
         kinds = np.array([sites[n].kind for n in micro.site] or ["none"])
         bad = _really_bad(micro)
         if bad.any() or bad_parameters:
             self._bad += 1
             if self._bad & (self._bad - 1) == 0 and self._bad < 2**MAX_TRIES:
-                verdicts = self._locate(micro, sites, {kind: bool(bad[kinds == kind].any()) for kind in set(kinds.tolist())})
-        self._forget()
-        self._begin_region()
-        return verdicts
+                return self._locate(micro, sites, {kind: bool(bad[kinds == kind].any()) for kind in set(kinds.tolist())})
+        return ()
 
     def stepping(self) -> None:
         """An optimizer begins: its operations are nobody's loss."""
@@ -96,7 +110,8 @@ class Locator:
         self._begin_region()
 
     def close(self) -> None:
-        """Get out of the way."""
+        """Get out of the way, for good."""
+        self.closed = True
         self.region.pause()
         self.region.clear()
         self._forget()
@@ -108,7 +123,7 @@ class Locator:
         self._forwards, self._losses, self._inputs = [], [], []
 
     def _begin_region(self) -> None:
-        if _compiles():
+        if self.closed or _compiles():
             self.region.clear()
         else:
             self.region.open()
@@ -134,9 +149,8 @@ class Locator:
 
     def _in_model(self, micro: MicroRows, sites: Sequence[Site], _bad: Mapping[str, bool]) -> Sequence[Verdict]:
         names = self.names()
-        for position, forward in enumerate(self._forwards):
-            earlier = sum(f.module is forward.module for f in self._forwards[:position])
-            forward.fingerprint = _recorded_output(micro, sites, names.get(id(forward.module)), earlier)
+        for forward in self._forwards:
+            forward.fingerprint = _recorded_output(micro, sites, names.get(id(forward.module)), forward.call)
         for module in dict.fromkeys(forward.module for forward in self._forwards):
             forwards = [forward for forward in self._forwards if forward.module is module]
             found = replay(forwards, self._buffers[module], names, self._row)
@@ -161,9 +175,14 @@ def _recorded_output(micro: MicroRows, sites: Sequence[Site], path: str | None, 
     rows = [
         (sites[number].id, tuple(stats))
         for number, of_call, stats in zip(micro.site, micro.call, micro.stats.tolist(), strict=True)
-        if of_call == call and sites[number].kind == "output" and sites[number].path == path and not sites[number].label
+        if of_call == call and sites[number].kind == "output" and not sites[number].label and path in _names_of(sites[number])
     ]
     return [stats for _, stats in sorted(rows)]
+
+
+def _names_of(site: Site) -> tuple[str, str]:
+    """With its model's name, as it is called where there are several, and without."""
+    return site.full_path, site.path or ROOT
 
 
 def _keep(gradients: dict[int, torch.Tensor], i: int, grad: torch.Tensor | None) -> None:

@@ -1,4 +1,4 @@
-"""Scalars of which there may be several in one step: `clip` for the first optimizer that comes by, `clip.1`, `clip.2`, ... for the others."""
+"""Names for what there may be several of in one step: `clip` for the first optimizer that comes by, then `clip.1`, `clip.2`, ..."""
 
 from __future__ import annotations
 

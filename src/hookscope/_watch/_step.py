@@ -17,9 +17,9 @@ MAX_MICROS = 64  # micro-batches kept apart within one step; beyond that they ar
 class OpenStep:
     """Micro-batches in order, and one row for each site of the step as a whole; a later row of the same site replaces an earlier one."""
 
-    def __init__(self) -> None:
+    def __init__(self, whole: dict[int, NDArray[np.float64]] | None = None) -> None:
         self.micros: list[MicroRows] = []
-        self.whole: dict[int, NDArray[np.float64]] = {}
+        self.whole: dict[int, NDArray[np.float64]] = whole or {}
 
     def add(self, micros: Iterable[MicroRows]) -> None:
         """Take micro-batches in; one may be empty."""
@@ -33,6 +33,11 @@ class OpenStep:
         """Set a scalar."""
         if site >= 0:
             self.whole[site] = np.array(value_row(value))
+
+    def put_values(self, values: Iterable[tuple[int, float]]) -> None:
+        """Set several scalars."""
+        for site, value in values:
+            self.put_value(site, value)
 
     @property
     def bad(self) -> bool:

@@ -15,16 +15,14 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from .._core._site import Site
 from .._taps._clock import Clock
 from .._taps._events import Backward
 from ._activations import Activations
-from ._decay import decay_share
+from ._attempt import Attempt, is_skipping, scale_in
 from ._given import Given
-from ._numbered import Holder, Numbered
 from ._parameters import Clip, Parameters
-from ._rates import Rates
 from ._reports import Reports
+from ._scalars import Scalars
 from ._settings import Settings
 from ._step import OpenStep, crowded, value_row
 from ._table import SiteTable
@@ -51,12 +49,10 @@ class Steps:
         self._in_round: set[str] = set()  # parameters that the open step's attempts had
         self._backwards = self._usual_backwards = 0  # since the last attempt; before that one
         self._claimed: set[int] = set()  # parameters that some optimizer has come by with
-        self._rates = Rates()
-        self._names = {stem: Numbered(stem) for stem in ("loss_scale", "clip", "clip_value", "decay_share")}
+        self._scalars = Scalars(table)
         self._scale: torch.Tensor | None = None  # the factor on the loss of the current backward
-        self._stepping = False
-        self._create_graph = False
-        self._stepped_in_backward = False
+        self._attempt = Attempt()
+        self._create_graph = self._stepped_in_backward = False
         self._first = first
         self._began = time.perf_counter()
 
@@ -74,16 +70,14 @@ class Steps:
         """Add a number of the user's to the step under way; between two steps, to the one that is over."""
         under_way = self.clock.attempted or self._pending or self.activations.waiting or self.clock.step == self._first
         step = self.clock.step if under_way else self.clock.step - 1
-        self._add(step, {self._scalar(name): np.array(value_row(value))})
+        self._add(step, {self._scalars.site(name): np.array(value_row(value))})
 
     def _add(self, step: int, rows: dict[int, NDArray[np.float64]]) -> None:
         """Rows of a step as a whole, whether it is recorded or not; it is the open one or is over."""
         if step == self.clock.step and self.recorded:
             self._open.whole.update(rows)
         else:
-            late = OpenStep()
-            late.whole.update(rows)
-            self.reports.late(late.frame(step))
+            self.reports.late(OpenStep(rows).frame(step))
 
     def _add_evaluation(self) -> None:
         """What was evaluated since the last step speaks of the weights which that step left."""
@@ -96,7 +90,7 @@ class Steps:
     def backward_begins(self, backward: Backward) -> None:
         """A backward pass is about to start."""
         self._add_evaluation()
-        if self._pending and not self._stepping:
+        if self._pending and not self._attempt:
             if not self.attempts and self.clock.expected <= {BY_HAND} and self.parameters.changed():
                 self._step_by_hand()
             elif self._given.thrown_away:
@@ -119,8 +113,8 @@ class Steps:
         self.reports.micro(micro)
         self.parameters.gave(self._given.parameters, scale)
         if self._scale is not None:
-            self._pending_values[self._scalar("loss_scale", self._scale)] = scale
-        if self.awaited and not self._stepping and self._backwards + 1 >= self._usual_backwards:
+            self._pending_values[self._scalars.site("loss_scale", self._scale)] = scale
+        if self.awaited and not self._attempt and self._backwards + 1 >= self._usual_backwards:
             self.parameters.read_early()
         else:
             self.parameters.forget_early()
@@ -134,23 +128,23 @@ class Steps:
             return
         self._pending = crowded([*self._pending, micro])
         self._backwards += 1
-        if not self.attempts and not self._stepping:  # perhaps the weights are changed by hand: all we shall see is that they have changed
+        if not self.attempts and not self._attempt:  # perhaps the weights are changed by hand: all we shall see is that they have changed
             self._read_before(self.parameters.alive(), gradients=True, scale=scale)  # it may yet clip them
 
     def attempt_begins(self, optimizer: torch.optim.Optimizer, mine: list[nn.Parameter], *, has_closure: bool) -> None:
         """`optimizer` is about to change the parameters `mine`, which are still what the forward used."""
-        self._stepping = True
+        names = self.parameters.names(mine)
+        if (outer := self._attempt.around(names)) is not None:
+            self._used_within(outer, optimizer, mine)
+            return
+        self._attempt.begin(optimizer, names)
         self._begin_attempt(optimizer, mine)
-        found_inf = getattr(optimizer, "found_inf", None)  # a fused optimizer under a GradScaler skips, and unscales, within its step
-        if isinstance(found_inf, torch.Tensor) and float(found_inf) > 0:
+        if is_skipping(optimizer):
             self.skip("GradScaler")
         if self.recorded:
-            scale = getattr(optimizer, "grad_scale", None)
-            factor = float(scale) if isinstance(scale, torch.Tensor) else 1.0
-            self._tell_clip(optimizer, self._read_before(mine, gradients=not has_closure, scale=factor))
+            clip = self._read_before(mine, gradients=not has_closure, scale=scale_in(optimizer))
             self._read_unclaimed(mine)
-            for name, rate in self._rates.of(optimizer):
-                self._open.put_value(self._scalar(name), rate)
+            self._open.put_values([*self._scalars.clip(optimizer, clip), *self._scalars.rates(optimizer)])
             if self._open.bad:
                 self.reports.suspect(self._open.frame(self.clock.step))
 
@@ -158,25 +152,33 @@ class Steps:
         """`optimizer` has done what it does."""
         if id(optimizer) not in self.clock.attempted:
             return
-        self._stepping = False
+        self._attempt.end()
         if has_closure:  # its forward and backward ran within the step
             self._adopt()
         if self.recorded:
-            if has_closure:
+            if has_closure and not self._attempt.used:
                 self.parameters.read_gradients(mine)
             self.parameters.read_updates(mine)
             self._keep_parameters()
-            if (share := decay_share(optimizer, self.parameters)) is not None:
-                self._open.put_value(self._scalar("decay_share", optimizer), share)
+            self._open.put_values(self._scalars.decay(optimizer, self.parameters))
         if not self._stepped_in_backward:
             self._end_attempt()
+
+    def _used_within(self, outer: torch.optim.Optimizer, inner: torch.optim.Optimizer, mine: list[nn.Parameter]) -> None:
+        """It is the inner one that uses the gradients, which the outer one may have changed; the update is that of both."""
+        self._attempt.used = True
+        if self.recorded:
+            clip = self._scalars.clip(outer, self.parameters.read_gradients(mine, scale_in(inner)))
+            rates = [] if any("lr" in group for group in outer.param_groups) else self._scalars.rates(inner)
+            self._open.put_values([*clip, *rates])
+            self._keep_parameters()
 
     def attempt_skipped(self, optimizer: torch.optim.Optimizer, mine: list[nn.Parameter]) -> None:
         """A GradScaler did not let `optimizer` step."""
         self._begin_attempt(optimizer, mine)
         self.skip("GradScaler")
         if self.recorded:
-            self._tell_clip(optimizer, self._read_before(mine, gradients=True))
+            self._open.put_values(self._scalars.clip(optimizer, self._read_before(mine, gradients=True)))
         self._end_attempt()
 
     def _begin_attempt(self, optimizer: torch.optim.Optimizer, mine: list[nn.Parameter]) -> None:
@@ -209,7 +211,7 @@ class Steps:
     @property
     def skipped(self) -> bool:
         """Whether the open step is known to have no effect."""
-        return self._scalar("skipped") in self._open.whole
+        return self._scalars.site("skipped") in self._open.whole
 
     @property
     def bad_loss(self) -> bool:
@@ -219,14 +221,13 @@ class Steps:
 
     def skip(self, by: str) -> None:
         """Mark the open step as one without effect."""
-        self._open.put_value(self._scalar("skipped"), 1.0)
+        self._open.put_value(self._scalars.site("skipped"), 1.0)
         self.reports.skipped(by)
 
     def _adopt(self) -> None:
         if self.recorded:
             self._open.add(self._pending)
-            for site, value in self._pending_values.items():
-                self._open.put_value(site, value)
+            self._open.put_values(self._pending_values.items())
         self._pending, self._pending_values = [], {}
         self._given.clear()
         self.reports.adopted()
@@ -238,18 +239,8 @@ class Steps:
         self._keep_parameters()
         return clip
 
-    def _tell_clip(self, optimizer: torch.optim.Optimizer, clip: Clip | None) -> None:
-        if clip is not None:
-            self._open.put_value(self._scalar("clip", optimizer), clip.factor)
-            if clip.value is not None:
-                self._open.put_value(self._scalar("clip_value", optimizer), clip.value)
-
     def _keep_parameters(self) -> None:
         self._open.put(*self.parameters.fold())
-
-    def _scalar(self, name: str, of: Holder | None = None) -> int:
-        """The site of a number; one `of` something there may be several of has a name for each."""
-        return self.table.add(Site(-1, name if of is None else self._names[name].name(of), "scalar"))
 
     def _read_unclaimed(self, mine: list[nn.Parameter]) -> None:
         """With the first optimizer of a round go the parameters that none has claimed: frozen ones, forgotten ones."""
@@ -280,7 +271,7 @@ class Steps:
     def _close_step(self) -> None:
         now = time.perf_counter()
         if self.recorded:
-            self._open.put_value(self._scalar("seconds"), now - self._began)
+            self._open.put_value(self._scalars.site("seconds"), now - self._began)
             frame, self._open = self._open.frame(self.clock.step), OpenStep()
             self.reports.frame(frame)
         self._began = now
