@@ -1,4 +1,4 @@
-"""A program that compiles a part of its training, with a backend that counts; prints what it saw as JSON. Run in a process of its own."""
+"""A program that compiles a part of its training, with a backend that counts; writes what it saw as JSON. Run in a process of its own."""
 
 from __future__ import annotations
 
@@ -46,4 +46,4 @@ def main(what: str, *, early: bool) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(sys.argv[1], early=sys.argv[2] == "early")))
+    sys.stdout.write(json.dumps(main(sys.argv[1], early=sys.argv[2] == "early")))

@@ -17,8 +17,8 @@ class Site:
     """One row of a run's table of sites.
 
     `path` is exactly the key of `named_modules()` or `named_parameters()`, wrapper prefixes removed; `""` is the model itself.
-    `model` is empty unless the run watches several models; `label` tells variants of a kind apart (`local`, `scaled`, `preclip`,
-    `micro`); `output_path` leads to a tensor inside a structured output (`[1][0]`, `.last_hidden_state`).
+    `model` is empty unless the run watches several models; `label` tells variants of a kind apart (`eval`, `preclip`, `inner`,
+    `second`); `output_path` leads to a tensor inside a structured output (`[1][0]`, `.last_hidden_state`).
     `module` is the path of the module that the site belongs to (for a parameter, its owner), `bases` the qualified class names of
     that module up to `torch.nn.Module`, most derived first. `sampled` counts the elements that are read when not all `numel` are.
 

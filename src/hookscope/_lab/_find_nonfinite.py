@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import nn
 from .._core._errors import AttachError, UsageError
 from .._origin._facts import badness
 from .._origin._forward import Buffers, Randomness
+from .._origin._gradients import gradients_of
 from .._origin._tracer import Tracer
 from .._origin._verdict import Verdict
 from .._origin._walk import origin
@@ -21,11 +23,11 @@ from .._taps._leaves import leaves
 def find_nonfinite(model: nn.Module, batch: Any, loss_fn: Callable[[nn.Module, Any], torch.Tensor]) -> Verdict | None:
     """The operation at which the first NaN or Inf of one batch is born, forward or backward; None where all is finite.
 
-    `loss_fn(model, batch)` returns the loss, a tensor. It runs once, with gradients on and the model in the mode it is in, about ten times
-    slower than by itself; parameters' gradients, buffers and random states are afterwards what they were. The verdict names the
-    operation, whether it was its forward or its backward, the module, file and line, the values that went in and the samples concerned.
-    An infinity that was put there on purpose, as by a mask, is not blamed. Not seen: the inside of compiled and scripted code.
-    Raises `UsageError` where `loss_fn` returns no tensor.
+    `loss_fn(model, batch)` returns the loss, a tensor. It runs once, with gradients on and the model in the mode it is in, several times
+    slower than by itself, most where operations are small; parameters' gradients, buffers and random states are afterwards what they were.
+    The verdict names the operation, whether it was its forward or its backward, the module, file and line, the values that went in and the
+    samples concerned. An infinity that was put there on purpose, as by a mask, is not blamed. Not seen: the inside of compiled and
+    scripted code. Raises `UsageError` where `loss_fn` returns no tensor.
 
     >>> import torch
     >>> from torch import nn
@@ -50,9 +52,9 @@ def find_nonfinite(model: nn.Module, batch: Any, loss_fn: Callable[[nn.Module, A
             bad = [loss] if badness(loss) else []
             wanted = [p for p in model.parameters() if p.requires_grad]
             if not bad and loss.grad_fn is not None and wanted:
-                found = torch.autograd.grad(loss, wanted, torch.ones_like(loss), allow_unused=True)
-                bad = [grad for grad in found if grad is not None and badness(grad)]
+                bad = [grad for grad in gradients_of([loss], [torch.ones_like(loss)], wanted, []) if badness(grad)]
     finally:
         buffers.put()
         randomness.restore()
-    return origin(tracer.trace, bad) if bad else None
+    verdict = origin(tracer.trace, bad) if bad else None
+    return None if verdict is None else replace(verdict, outside=verdict.module is None)

@@ -21,6 +21,7 @@ from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
 from torch.utils._device import DeviceContext
 from torch.utils._pytree import tree_leaves, tree_map
 
+from ._thread_end import AtThreadEnd
 from ._tracer import line_of
 
 MAX_CALLS = 512  # the latest are kept: a loss is short, a data pipeline may be long
@@ -97,12 +98,13 @@ class Region(TorchFunctionMode):
         self._known: dict[int, tuple[weakref.ref[torch.Tensor], Made | None]] = {}  # id -> the tensor; None for what a model returned
         self._noting = False
         self._thread: int | None = None  # in whose stack of modes this one is
+        self._at_thread_end = AtThreadEnd(lambda: _take_out(self))
         self._bytes = self._taken = 0  # held by all calls; by the one that is being noted
         self._number = 0
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if not self._noting:
+        if not self._noting or self._thread != threading.get_ident():
             return func(*args, **kwargs)
         name = getattr(func, "__name__", "")
         if name in _SKIPPED or (name == "__get__" and func.__self__ in _ASKED) or _transformed():
@@ -165,6 +167,7 @@ class Region(TorchFunctionMode):
         if self._thread != here and _may_enter():
             self.__enter__()  # type: ignore[no-untyped-call]  # torch leaves it unannotated
             self._thread = here
+            self._at_thread_end.here()
 
     def pause(self) -> None:
         """Stop noting, and get out of the way."""

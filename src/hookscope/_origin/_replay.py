@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_map
 from .._taps._leaves import leaves
 from ._facts import badness
 from ._forward import Buffers, Forward, Randomness, fingerprint, versions_of
+from ._gradients import gradients_of
 from ._tracer import Tracer
 from ._verdict import Verdict
 from ._walk import origin, origin_within
@@ -67,40 +68,14 @@ def _once(forward: Forward, tracer: Tracer, scratch: Any, notes: list[str]) -> t
     bad = [t for t in outputs if badness(t)]
     made = (origin(tracer.trace, bad) if bad else None) or origin_within(tracer.trace)
     reached = [i for i in forward.gradients if i < len(outputs) and outputs[i].grad_fn is not None]
-    gradients = [g for g in _backward(forward, outputs, reached, tracer, notes) if badness(g)] if reached else []
+    gradients: list[torch.Tensor] = []
+    if reached:
+        wanted = [p for p in forward.module.parameters() if p.requires_grad]
+        with tracer:
+            found = gradients_of([outputs[i] for i in reached], [forward.gradients[i] for i in reached], wanted, notes)
+        gradients = [g for g in found if badness(g)]
     behind = origin(tracer.trace, gradients) if gradients else None
     return tuple(verdict for verdict in (made, None if behind == made else behind) if verdict is not None)
-
-
-def _backward(forward: Forward, outputs: list[torch.Tensor], reached: list[int], tracer: Tracer, notes: list[str]) -> list[torch.Tensor]:
-    wanted = [p for p in forward.module.parameters() if p.requires_grad]
-    roots, gradients = [outputs[i] for i in reached], [forward.gradients[i] for i in reached]
-    if not _reentrant(roots):
-        with tracer:
-            found = torch.autograd.grad(roots, wanted, gradients, allow_unused=True)
-        return [g for g in found if g is not None]
-    if any(p._post_accumulate_grad_hooks for p in wanted):  # they would fire again: a step within backward, a reduction over ranks
-        notes.append("the backward was not run again: parameters carry hooks of the program's own")
-        return []
-    for parameter in wanted:
-        parameter.grad = None
-    with tracer:
-        torch.autograd.backward(roots, gradients)
-    return [p.grad for p in wanted if p.grad is not None]
-
-
-def _reentrant(outputs: list[torch.Tensor]) -> bool:
-    """Whether re-entrant checkpointing is in the graph: it refuses `torch.autograd.grad`."""
-    todo = [t.grad_fn for t in outputs if t.grad_fn is not None]
-    seen: set[object] = set(todo)
-    while todo:
-        node = todo.pop()
-        if node.name().startswith("CheckpointFunction"):
-            return True
-        fresh = [n for n, _ in node.next_functions if n is not None and n not in seen]
-        seen.update(fresh)
-        todo += fresh
-    return False
 
 
 @contextmanager

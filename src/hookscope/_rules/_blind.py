@@ -19,12 +19,12 @@ _TOLD_BY_EVENT = ("unhookable", "skipped_transforms", "lost_gradients")
 def blind(run: Run) -> Iterator[Finding]:
     """The watch did not see everything: which modules, parameters, calls and frames it missed, and why.
 
-    Fires on what the watch itself noted when it ended (source: the events of the run): modules that were never called, each with the
-    reason that the run's own rows give (its parameters have gradients: its weight is used directly; only `output/eval` was recorded;
-    modules inside it ran; it got no gradient), modules inside a graph of `torch.compile`, scripted ones and those inside a transform of
+    Fires on what the watch itself noted when it ended (source: the events of the run): modules that were never called, each with the reason
+    that the run's own rows give (its parameters have gradients: its weight is used directly; only `output/eval` was recorded; modules
+    inside it ran; it got no gradient), modules inside a graph of `torch.compile`, scripted ones and those inside a transform of
     `torch.func`, gradients that torch drops when a view is written to, parameters behind the loss that belong to no watched model, calls
-    beyond the 256th of one module, frames dropped to save memory, and parts of hookscope switched off after an error. All of it is
-    information, one finding a kind.
+    beyond the 256th of one module, models trained in other threads meanwhile, frames dropped to save memory, and parts of hookscope
+    switched off after an error. All of it is information, one finding a kind.
 
     Ignores containers whose children ran (`Sequential`, `ModuleList`), modules that fired in an earlier part of a resumed run, and code
     between modules, of which nothing tells. A run that was killed has no such notes but those of the moment.
@@ -41,6 +41,7 @@ def blind(run: Run) -> Iterator[Finding]:
             yield _finding(run, kind, topmost(modules), {"n": len(modules)})
     yield from _hidden(run)
     yield from _lost(run)
+    yield from _elsewhere(run)
     yield from _switched_off(run)
 
 
@@ -71,6 +72,11 @@ def _lost(run: Run) -> Iterator[Finding]:
     if dropped := _events(run, "frames_dropped"):
         facts = {"n": int(dropped[-1].get("frames", 0)), "noun": "frame", "last": dropped[-1].get("last_step")}
         yield _finding(run, "frames_dropped", (), facts)
+
+
+def _elsewhere(run: Run) -> Iterator[Finding]:
+    if names := sorted({str(name) for event in _events(run, "other_threads") for name in event.get("models", ())}):
+        yield _finding(run, "other_threads", names, {"n": len(names), "noun": "model"})
 
 
 def _switched_off(run: Run) -> Iterator[Finding]:

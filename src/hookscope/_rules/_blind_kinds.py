@@ -108,6 +108,15 @@ KINDS: dict[str, Kind] = {
         ),
         ("keep modules in nn.ModuleList or nn.ModuleDict", 'watch all models: hs.watch({"a": a, "b": b})'),
     ),
+    "other_threads": Kind(
+        "{names}: what other threads trained while one thread was training is not seen",
+        ("several trainings in threads of one process, as a search over hyperparameters with n_jobs > 1 runs them",),
+        (
+            "watch each training in its own thread: with hs.watch(model) in the function that the thread runs",
+            "one process for each training",
+        ),
+        where="loop",
+    ),
     "switched_off": Kind(
         "{names} switched off from step {step} on, after an error: {error}",
         ("an error inside hookscope, or a disk that takes no more",),

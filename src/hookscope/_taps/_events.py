@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -50,14 +51,22 @@ class Listener(Protocol):
         """A GradScaler found Inf or NaN and did not call `optimizer.step` at all."""
 
 
+class _OwnToThread(threading.local):
+    """What one thread has done since its last backward, and whether it is in one."""
+
+    def __init__(self) -> None:
+        self.attempts = 0
+        self.in_backward = False
+        self.scaled: list[tuple[weakref.ref[torch.Tensor], torch.Tensor]] = []  # losses, and their factors
+
+
 class _Wiring:
     """The one set of global hooks of this process."""
 
     def __init__(self) -> None:
         self.listeners: list[weakref.ref[Listener]] = []
         self.stepping: dict[int, FrameType] = {}  # optimizer -> torch's frame of its outermost step()
-        self.attempts = 0
-        self.scaled: list[tuple[weakref.ref[torch.Tensor], torch.Tensor]] = []  # losses since the last backward, and their factors
+        self.own = _OwnToThread()
         self.inside = 0
         self.undo: list[Callable[[], None]] = []
 
@@ -79,7 +88,7 @@ class _Wiring:
         if _runs_within(frame, self.stepping.get(id(optimizer))):
             return
         self.stepping[id(optimizer)] = frame
-        self.attempts += 1
+        self.own.attempts += 1
         with self.dispatching():
             for listener in self:
                 listener.attempt_begins(optimizer, _has_closure(args, kwargs))
@@ -107,7 +116,7 @@ class _Wiring:
             while self.undo:
                 self.undo.pop()()
             self.stepping.clear()
-            self.scaled.clear()
+            self.own.scaled.clear()
 
 
 _wiring = _Wiring()
@@ -171,24 +180,26 @@ def _wrap(owner: Any, name: str, around: Callable[..., Any]) -> Callable[[], Non
 
 def _around_backward(original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
     roots = args[0] if args else kwargs.get("tensors")
-    if torch._C._current_graph_task_id() != -1 or torch.compiler.is_compiling():  # inside another backward: part of that one
+    # Inside another backward: part of that one. Or the same once more, since a mode of the user's, such as a default device, had it first.
+    if torch._C._current_graph_task_id() != -1 or _wiring.own.in_backward or torch.compiler.is_compiling():
         return original(*args, **kwargs)
     tensors = (roots,) if isinstance(roots, torch.Tensor) else tuple(r for r in roots or () if isinstance(r, torch.Tensor))
     backward = Backward(tensors, _scale_of(tensors), bool(kwargs.get("create_graph", args[3] if len(args) > 3 else False)))
     for listener in _wiring:
         listener.backward_begins(backward)
-    failed = True
+    failed, _wiring.own.in_backward = True, True
     try:
         original(*args, **kwargs)
         failed = False
     finally:
+        _wiring.own.in_backward = False
         for listener in _wiring:
             listener.backward_ends(failed)
 
 
 def _scale_of(roots: tuple[torch.Tensor, ...]) -> torch.Tensor | None:
     """The factor of the loss that backward starts from; of one made from scaled losses, if they all have the same."""
-    scaled, _wiring.scaled = _wiring.scaled, []
+    scaled, _wiring.own.scaled = _wiring.own.scaled, []
     for ref, scale in scaled:
         if any(ref() is root for root in roots):
             return scale
@@ -200,15 +211,15 @@ def _around_scaler_scale(original: Callable[..., Any], scaler: Any, outputs: Any
     scale = getattr(scaler, "_scale", None)
     if isinstance(scale, torch.Tensor):
         found = [result] if isinstance(result, torch.Tensor) else result if isinstance(result, (list, tuple)) else []
-        _wiring.scaled += [(weakref.ref(tensor), scale) for tensor in found if isinstance(tensor, torch.Tensor)]
-        del _wiring.scaled[:-64]  # a loop that scales and never goes backward
+        _wiring.own.scaled += [(weakref.ref(tensor), scale) for tensor in found if isinstance(tensor, torch.Tensor)]
+        del _wiring.own.scaled[:-64]  # a loop that scales and never goes backward
     return result
 
 
 def _around_scaler_step(original: Callable[..., Any], scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-    before = _wiring.attempts
+    before = _wiring.own.attempts
     result = original(scaler, optimizer, *args, **kwargs)
-    if _wiring.attempts == before and isinstance(optimizer, torch.optim.Optimizer):
+    if _wiring.own.attempts == before and isinstance(optimizer, torch.optim.Optimizer):
         for listener in _wiring:
             listener.attempt_skipped(optimizer)
     return result

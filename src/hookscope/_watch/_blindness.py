@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from .._core._site import Site
+from .._core._site import ROOT, Site
 from .._taps._inventory import modules
 from ._activations import Activations
 from ._placing import Placing
@@ -49,6 +49,8 @@ class Blindness:
         for name, sites in self._kinds():
             if sites:
                 event(name, modules=[plain(site) for site in sites], classes=[site.bases[0] if site.bases else "" for site in sites])
+        if missed := self.placing.owner.missed:
+            event("other_threads", models=sorted(name or ROOT for name in missed))
         if lost := self.activations.lost_calls + self.activations.extras.lost:
             event("lost_calls", calls=lost)
 

@@ -107,6 +107,8 @@ class Discovery:
             return
         if next(module.parameters(), None) is None:  # a loss, an activation made on the fly: not a model
             return
+        if not self.session.owner.admits(type(module).__name__):
+            return
         self.session.safety.run("discovery", self._found, module, args, _keywords(sys._getframe(1)))
 
     # -- models ---------------------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from .._core._errors import NonFiniteError
+from .._core._errors import NonFiniteError, UsageError
 from .._core._finding import Finding
 
 OnNonfinite = Literal["report", "raise", "skip"] | Callable[[tuple[Finding, ...]], Any]
@@ -29,7 +29,7 @@ class Nonfinite:
 
     def act(self, parameters: Sequence[nn.Parameter], findings: tuple[Finding, ...]) -> bool:
         """Raise `NonFiniteError`, or withhold the gradients from the step; True if it will have no effect."""
-        how = self.how(findings) if callable(self.how) else self.how
+        how = self._decided(findings) if callable(self.how) else self.how
         if how == "raise":
             raise NonFiniteError(findings)
         if how != "skip":
@@ -39,6 +39,14 @@ class Nonfinite:
         for parameter, _ in self._withheld:
             parameter.grad = None
         return True
+
+    def _decided(self, findings: tuple[Finding, ...]) -> str:
+        assert callable(self.how)
+        answer = self.how(findings)
+        if answer is not None and answer not in ANSWERS:
+            valid = ", ".join(map(repr, ANSWERS))
+            raise UsageError(f"on_nonfinite's function returned {answer!r}: return one of {valid}, or nothing for 'report'")
+        return answer or "report"
 
     def put_back(self) -> None:
         """Give the gradients back, so that the loop finds what it left."""

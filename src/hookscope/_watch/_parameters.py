@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -62,12 +62,15 @@ class Watched:
 
 
 class Parameters:
-    """`full` follows every element's change instead of a sample; it costs a copy of the weights."""
+    """`full` follows every element's change instead of a sample; it costs a copy of the weights. `foreign` are the models that are not to
+    be touched now, since another thread is training them.
+    """
 
-    def __init__(self, table: SiteTable, store: Store, *, full: bool) -> None:
+    def __init__(self, table: SiteTable, store: Store, *, full: bool, foreign: Collection[str] = ()) -> None:
         self.table = table
         self.store = store
         self.full = full
+        self.foreign = foreign
         self._by_id: dict[int, Watched] = {}
         self._written: dict[int, tuple[Row, float]] = {}  # site -> row and the factor in it, since the last fold
 
@@ -91,8 +94,9 @@ class Parameters:
         return {self._by_id[id(parameter)].site.full_path for parameter in wanted}
 
     def alive(self) -> list[nn.Parameter]:
-        """All watched parameters that still exist."""
-        return [p for watched in self._by_id.values() if (p := watched.ref()) is not None]
+        """All watched parameters that still exist, and may be touched."""
+        touchable = [w for w in self._by_id.values() if w.site.model not in self.foreign] if self.foreign else self._by_id.values()
+        return [p for watched in touchable if (p := watched.ref()) is not None]
 
     def read_values(self, wanted: Iterable[nn.Parameter]) -> None:
         """Stats of the parameters as they are now."""

@@ -16,6 +16,7 @@ from .._taps._hook import Hook
 from .._taps._inventory import NamedModule, bases, clean, modules
 from ._activations import Activations
 from ._chosen import Chosen
+from ._owner import Owner
 from ._tap import Tap
 
 
@@ -24,6 +25,7 @@ class Placing:
 
     def __init__(self, activations: Activations) -> None:
         self.activations = activations
+        self.owner = Owner()
         self.taps: list[Tap] = []
         self.unhookable: list[Site] = []
         self.entries: weakref.WeakKeyDictionary[nn.Module, Hook] = weakref.WeakKeyDictionary()
@@ -49,13 +51,20 @@ class Placing:
         `within`: read it also where the module is called within another one's forward.
         """
         stack = self._undo if undo is None else undo
-        activations = self.activations
+        activations, owner = self.activations, self.owner
         site = Site(-1, path, "input", model=model, module=path, bases=bases(module))
-        enter = Hook(lambda module, args, kwargs=None: activations.enter(site, module, args, kwargs or {}, within=within))
+
+        def entering(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
+            if owner.enters(module, model):
+                activations.enter(site, module, args, kwargs or {}, within=within)
+
+        def leaving(_module: nn.Module, _args: Any, output: Any) -> None:
+            if not owner.muted:
+                activations.leave(output)
+
+        enter = Hook(entering)
         stack.callback(module.register_forward_pre_hook(enter, with_kwargs=True).remove)
-        stack.callback(
-            module.register_forward_hook(Hook(lambda _module, _args, output: activations.leave(output)), always_call=True).remove
-        )
+        stack.callback(module.register_forward_hook(Hook(leaving), always_call=True).remove)
         self.entries[module] = enter
         return enter
 
@@ -64,15 +73,17 @@ class Placing:
         self._undo.close()
 
     def _tap(self, undo: ExitStack, named: NamedModule, model: str, chosen: Chosen) -> Tap | None:
-        activations, module = self.activations, named.module
+        activations, owner, module = self.activations, self.owner, named.module
         tap = Tap(Site(-1, named.path, "output", model=model, module=named.path, bases=bases(module), aliases=named.aliases))
 
         def after(module: nn.Module, args: tuple[Any, ...], *rest: Any) -> None:
             *given, output = rest  # torch's fusion of layers moves their hooks, and forgets who takes keywords
-            activations.after_forward(tap, args, given[0] if given else {}, output)
+            if not owner.muted:
+                activations.after_forward(tap, args, given[0] if given else {}, output)
 
         def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
-            activations.before_forward(tap, args, kwargs or {})
+            if not owner.muted:
+                activations.before_forward(tap, args, kwargs or {})
 
         try:
             undo.callback(module.register_forward_hook(Hook(after), with_kwargs=True).remove)

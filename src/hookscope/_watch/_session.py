@@ -22,6 +22,7 @@ from .._record import Sink
 from .._taps._events import Backward, subscribe
 from .._taps._tree import on_registration
 from ._activations import Activations
+from ._attempt import is_skipping
 from ._blindness import Blindness
 from ._locating import Locator
 from ._models import ModelRef, Models
@@ -51,8 +52,9 @@ class Session:
         store = Store()
         self.activations = Activations(self.table, store, lambda error: self._lose("activations", error))
         self.placing = Placing(self.activations)
+        self.owner = self.placing.owner
         self.blindness = Blindness(self.placing, self.activations)
-        self.parameters = Parameters(self.table, store, full=settings.updates == "full")
+        self.parameters = Parameters(self.table, store, full=settings.updates == "full", foreign=self.owner.foreign)
         self.models = Models(settings, self.table, (self.placing, self.parameters), self.safety.event)
         self.activations.before_entry = self.models.refresh
         self.locator = Locator(store, self.models.names)
@@ -92,7 +94,7 @@ class Session:
 
     def backward_begins(self, backward: Backward) -> None:
         """A backward pass is about to start."""
-        if self.locator.busy:
+        if self.locator.busy or not self.owner.trains():
             return
         self.safety.run("origin", self.locator.backward_begins, backward.roots)
         self.safety.run("steps", self.steps.backward_begins, backward)
@@ -102,31 +104,35 @@ class Session:
 
     def backward_ends(self, failed: bool) -> None:
         """It is over."""
-        if self.locator.busy:
+        if self.locator.busy or not self.owner.here:
             return
         self.safety.run("steps", self.steps.backward_ends)
         self.deliver(quietly=failed)
 
     def attempt_begins(self, optimizer: torch.optim.Optimizer, has_closure: bool) -> None:
         """Parameters are still what the forward used."""
-        self.safety.run("origin", self.locator.stepping)
+        if self.owner.here:
+            self.safety.run("origin", self.locator.stepping)
         self._attempt(self.steps.attempt_begins, optimizer, has_closure=has_closure)
-        if self.nonfinite.watches and not has_closure and not self.safety.elsewhere:
+        if self.nonfinite.watches and self.owner.here and not has_closure and not self.safety.elsewhere:
             self._guard(optimizer)
 
     def _guard(self, optimizer: torch.optim.Optimizer) -> None:
         """What `on_nonfinite` asks for; what it raises is meant to reach the training."""
         mine = self.models.mine(optimizer)
-        if mine and not self.steps.skipped and (self.steps.bad_loss or not all_finite(mine)):
+        skipped = self.steps.skipped  # for another optimizer: a bad loss was that one's
+        if mine and not is_skipping(optimizer) and ((self.steps.bad_loss and not skipped) or not all_finite(mine)):
             now = self.steps.clock.step
-            if self.nonfinite.act(mine, tuple(f for f in self.online.findings if f.first_step <= now <= f.last_step)):
+            acted = self.nonfinite.act(mine, tuple(f for f in self.online.findings if f.first_step <= now <= f.last_step))
+            if acted and not skipped:
                 self.safety.run("steps", self.steps.skip, "hookscope")
 
     def attempt_ends(self, optimizer: torch.optim.Optimizer, has_closure: bool) -> None:
         """The optimizer has done what it does."""
         self._attempt(self.steps.attempt_ends, optimizer, has_closure=has_closure)
-        self.nonfinite.put_back()
-        self.safety.run("origin", self.locator.stepped)
+        if self.owner.here:
+            self.nonfinite.put_back()
+            self.safety.run("origin", self.locator.stepped)
 
     def attempt_skipped(self, optimizer: torch.optim.Optimizer) -> None:
         """A GradScaler did not let the optimizer step."""
@@ -134,7 +140,8 @@ class Session:
 
     def _attempt(self, tell: Callable[..., None], optimizer: torch.optim.Optimizer, **facts: bool) -> None:
         def told() -> None:
-            if mine := self.models.mine(optimizer):
+            if not self.owner.muted and (mine := self.models.mine(optimizer)):
+                self.owner.steps()
                 tell(optimizer, mine, **facts)
 
         self.safety.run("steps", told)
@@ -192,6 +199,8 @@ class Session:
 
     def deliver(self, *, quietly: bool = False) -> None:
         """Hand new findings to whoever asked for them. What `on_finding` raises is meant to reach the training."""
+        if not (self.owner.here or self.closed):  # it is the training of another thread that has gone wrong
+            return
         news, self._news = self._news, []
         loud = tuple(finding for finding in news if finding.severity != "info")
         how = self.settings.on_finding

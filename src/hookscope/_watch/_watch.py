@@ -48,7 +48,8 @@ class watch:  # noqa: N801  # used like the function it reads as: `with hs.watch
     elements of each parameter, "full" all of them, at the price of a copy of the weights. An existing run is refused unless
     `overwrite` or `resume` (which continues its step numbers).
 
-    Not seen: what runs under `torch.no_grad()`, inside `torch.func` transforms or in compiled regions, and operations outside any module.
+    What runs under `torch.no_grad()` is recorded apart, as `output/eval`. Not seen: what runs inside `torch.func` transforms or in compiled
+    regions, and operations outside any module, unless one of them is the origin of a NaN or Inf.
     Raises `AttachError`, `SelectionError`, `UsageError` for wrong use and `RunError` for a directory that cannot be written, all before
     the first hook is placed; later nothing but what `on_finding` and `on_nonfinite` ask for is ever raised.
 
