@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,6 +18,14 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # A shared machine makes any deadline a coin toss; a test that is too slow shows in --durations.
 settings.register_profile("hookscope", deadline=None)
 settings.load_profile("hookscope")
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_compiled() -> None:
+    """Where anything in the process was compiled, the origin of a bad value is not looked for: a test must not leave the next one so."""
+    dynamo = sys.modules.get("torch._dynamo.eval_frame")
+    if dynamo is not None and any(map(callable, dynamo.cached_backends.values())):
+        sys.modules["torch._dynamo"].reset()
 
 
 @pytest.fixture(autouse=True)

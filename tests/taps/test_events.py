@@ -81,6 +81,13 @@ def test_a_backward_within_a_backward_is_part_of_it(heard: Heard) -> None:
     assert heard.said == BACKWARD
 
 
+def test_a_backward_that_a_mode_of_the_users_had_first_is_one(heard: Heard) -> None:
+    with torch.device("cpu"):
+        torch.autograd.backward((leaf() ** 2).sum())
+        (leaf() ** 2).sum().backward()
+    assert heard.said == BACKWARD * 2
+
+
 def test_reentrant_checkpointing_is_one_backward(heard: Heard) -> None:
     p = leaf(3)
     checkpoint(lambda x: (x * p).tanh(), torch.ones(1, requires_grad=True), use_reentrant=True).sum().backward()

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -10,7 +11,9 @@ from torch import nn
 from torch.nn.utils.rnn import pack_sequence
 from transformers.modeling_outputs import BaseModelOutput
 
-from ._oracle import Twin, compare
+import hookscope as hs
+
+from ._oracle import Twin, compare, recorded, stats_of
 
 
 @pytest.fixture(autouse=True)
@@ -155,3 +158,23 @@ def test_an_unused_sibling_from_one_operation_has_no_gradient() -> None:
         return twin.see("(root):output", twin.see("halves:output[0]", first).tanh())
 
     compare(Net(), by_hand, torch.randn(3, 4))
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_a_nested_tensor_is_read_by_its_elements(layout: torch.layout, tmp_path: Path) -> None:
+    model = nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    parts = [torch.randn(2, 4), torch.randn(3, 4)]
+    with hs.watch(model, optimizer, to=tmp_path / "run") as watched:
+        output = model(torch.nested.nested_tensor(parts, layout=layout))
+        torch.nested.to_padded_tensor(output, 0.0).square().sum().backward()
+        optimizer.step()
+    elements = torch.cat(output.unbind()).detach()
+    run = watched.run
+    assert [event["event"] for event in run.events] == ["closed"]
+    assert recorded(run, kinds=("output",))[0, 0, "(root):output", 0].sumsq == pytest.approx(stats_of(elements).sumsq, rel=1e-6)
+    assert recorded(run, kinds=("output_grad",))[0, 0, "(root):output_grad", 0].sumsq == pytest.approx(
+        stats_of(2 * elements).sumsq, rel=1e-6
+    )
+    assert run.sites.one("(root):output")[0].shape is None

@@ -14,6 +14,8 @@ from torch.utils._pytree import tree_leaves
 
 from .._stats import Row, reduce_into
 
+SMALL = 64 << 10  # bytes; a larger buffer is copied once it has been seen to change
+
 
 @dataclass(frozen=True, slots=True)
 class Randomness:
@@ -21,32 +23,49 @@ class Randomness:
 
     cpu: torch.Tensor
     cuda: tuple[torch.Tensor, ...]
-    python: Any
-    numpy: Any
+    python: Any = None
+    numpy: Any = None
 
     @classmethod
-    def now(cls) -> Randomness:
-        """As they are."""
+    def now(cls, *, torch_only: bool = False) -> Randomness:
+        """As they are; `torch_only` leaves Python's and numpy's out, which take most of the time."""
         cuda = tuple(torch.cuda.get_rng_state_all()) if _on_cuda() else ()
         numpy = sys.modules.get("numpy")
+        if torch_only:
+            return cls(torch.get_rng_state(), cuda)
         return cls(torch.get_rng_state(), cuda, random.getstate(), numpy.random.get_state() if numpy else None)
+
+    @property
+    def drawn(self) -> bool:
+        """Whether Python's or numpy's generator has been asked since."""
+        if self.python is not None and random.getstate() != self.python:
+            return True
+        if self.numpy is None:
+            return False
+        now = sys.modules["numpy"].random.get_state()
+        return bool(now[2:] != self.numpy[2:] or (now[1] != self.numpy[1]).any())
 
     def restore(self) -> None:
         """Make them so again."""
         torch.set_rng_state(self.cpu)
         if self.cuda:
             torch.cuda.set_rng_state_all(list(self.cuda))
-        random.setstate(self.python)
+        if self.python is not None:
+            random.setstate(self.python)
         if self.numpy is not None:
             sys.modules["numpy"].random.set_state(self.numpy)
 
 
 class Buffers:
-    """The buffers of a model, copied when they have changed since the last copy. By slot: a module may put another tensor in its place."""
+    """The buffers of a model, copied when they have changed since the last look. By slot: a module may put another tensor in its place.
+
+    `versions` is a number that changes whenever a parameter of the model is written to in place.
+    """
 
     def __init__(self, model: nn.Module) -> None:
+        self._parameters = [m._parameters for m in model.modules() if m._parameters]
         self._slots = [(m._buffers, name) for m in model.modules() for name, b in m._buffers.items() if b is not None]
-        self._held: list[tuple[torch.Tensor, int, torch.Tensor] | None] = [None] * len(self._slots)
+        self._held: list[tuple[torch.Tensor, int, torch.Tensor | None] | None] = [None] * len(self._slots)
 
     def take(self) -> None:
         """Remember their values."""
@@ -55,8 +74,18 @@ class Buffers:
             if buffer is None or buffer.is_inference():
                 self._held[i] = None
             elif held is None or held[0] is not buffer or held[1] != buffer._version:
-                copy = held[2].copy_(buffer) if held is not None and _alike(held[2], buffer) else buffer.detach().clone()
-                self._held[i] = buffer, buffer._version, copy
+                self._held[i] = buffer, buffer._version, self._copy(buffer, held)
+
+    @staticmethod
+    def _copy(buffer: torch.Tensor, held: tuple[torch.Tensor, int, torch.Tensor | None] | None) -> torch.Tensor | None:
+        if held is None:  # a mask or a table that never changes needs none
+            return buffer.detach().clone() if buffer.numel() * buffer.element_size() <= SMALL else None
+        old = held[2]
+        return old.copy_(buffer) if old is not None and _alike(old, buffer) else buffer.detach().clone()
+
+    @property
+    def versions(self) -> int:
+        return sum(p._version for holder in self._parameters for p in holder.values() if p is not None)
 
     def put(self) -> Callable[[], None]:
         """Make the values the remembered ones; the returned function undoes that."""
@@ -65,7 +94,8 @@ class Buffers:
         for (holder, name), held in zip(self._slots, self._held, strict=True):
             if held is not None:
                 holder[name] = held[0]
-                held[0].copy_(held[2])
+                if held[2] is not None:
+                    held[0].copy_(held[2])
 
         def undo() -> None:
             for (holder, name, buffer), value in zip(now, values, strict=True):
@@ -87,13 +117,13 @@ class Forward:
     random: Randomness
     autocast: tuple[tuple[str, bool, torch.dtype], ...]
     cache: bool
-    parameters: int  # the sum of their versions
-    call: int  # how many forwards of the module came before it since the last backward
+    parameters: int = 0  # the sum of their versions
+    call: int = 0  # how many forwards of the module came before it since the last backward
     fingerprint: list[tuple[float, ...]] = field(default_factory=list)
     gradients: dict[int, torch.Tensor] = field(default_factory=dict)  # as they arrived at the outputs
 
     @classmethod
-    def beginning(cls, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], call: int) -> Forward:
+    def beginning(cls, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], random: Randomness) -> Forward:
         """A forward of `module` that is about to run."""
         devices = ("cpu", "cuda") if _on_cuda() else ("cpu",)
         return cls(
@@ -101,17 +131,10 @@ class Forward:
             args,
             kwargs,
             tuple((t, t._version) for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor) and not t.is_inference()),
-            Randomness.now(),
+            random,
             tuple((d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in devices),
             torch.is_autocast_cache_enabled(),
-            versions_of(module),
-            call,
         )
-
-
-def versions_of(module: nn.Module) -> int:
-    """A number that changes whenever a parameter is written to in place."""
-    return sum(p._version for p in module.parameters())
 
 
 def fingerprint(tensor: torch.Tensor, row: Row) -> tuple[float, ...]:

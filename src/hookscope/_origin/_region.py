@@ -27,7 +27,10 @@ from ._tracer import line_of
 MAX_CALLS = 512  # the latest are kept: a loss is short, a data pipeline may be long
 MAX_BYTES = 64 << 20  # of tensors that came from elsewhere and are held by reference
 _SKIPPED = frozenset(
-    {"backward", "__set__", "__repr__", "__format__", "item", "tolist", "numpy", "requires_grad_", "register_hook", "detach_"}
+    {
+        *("backward", "__set__", "__repr__", "__format__", "item", "tolist", "numpy", "requires_grad_", "register_hook", "detach_"),
+        *("_record_function_enter_new", "_record_function_exit._RecordFunction", "_set_grad_enabled"),
+    }
 )
 # What is asked of a tensor computes nothing. The gradients above all: `zero_grad` looks at each, and one that is held is not freed.
 _ASKED = frozenset(
@@ -104,7 +107,7 @@ class Region(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if not self._noting or self._thread != threading.get_ident():
+        if torch.compiler.is_compiling() or not self._noting or self._thread != threading.get_ident():
             return func(*args, **kwargs)
         name = getattr(func, "__name__", "")
         if name in _SKIPPED or (name == "__get__" and func.__self__ in _ASKED) or _transformed():
@@ -196,20 +199,15 @@ class Region(TorchFunctionMode):
 
     def _note(self, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
         """The arguments as they are kept; None where there is no tensor among them: then what comes out is taken as given."""
-        kept = []
-        found = False
-        for value in args:  # the common case, at a tenth of the price of a walk through a tree
-            kind = type(value)
-            if kind in _TENSORS:
-                kept.append(self._kept(value))
-                found = True
-            elif kind in _PLAIN:
-                kept.append(value)
-            else:
-                return self._note_tree(args, kwargs)
-        if kwargs:
+        values = (*args, *kwargs.values())
+        kinds = [type(value) for value in values]
+        if not all(kind in _TENSORS or kind in _PLAIN for kind in kinds):
             return self._note_tree(args, kwargs)
-        return (tuple(kept), {}) if found else None
+        if _TENSORS.isdisjoint(kinds):
+            return None
+        # The common case, at a tenth of the price of a walk through a tree.
+        kept = [self._kept(value) if kind in _TENSORS else value for value, kind in zip(values, kinds, strict=True)]
+        return tuple(kept[: len(args)]), dict(zip(kwargs, kept[len(args) :], strict=True))
 
     def _note_tree(self, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
         if not any(isinstance(t, torch.Tensor) for t in tree_leaves((args, kwargs))):

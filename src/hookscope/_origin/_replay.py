@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_map
 
 from .._taps._leaves import leaves
 from ._facts import badness
-from ._forward import Buffers, Forward, Randomness, fingerprint, versions_of
+from ._forward import Buffers, Forward, Randomness, fingerprint
 from ._gradients import gradients_of
 from ._tracer import Tracer
 from ._verdict import Verdict
@@ -37,7 +37,7 @@ def replay(forwards: Sequence[Forward], buffers: Buffers, names: dict[int, str],
     notes: list[str] = []
     with _all_put_back(forwards, buffers):
         for forward in forwards:
-            notes += _changed(forward)
+            notes += _changed(forward, buffers)
             tracer = Tracer(names, _batch(forward))
             try:
                 verdicts = _once(forward, tracer, scratch, notes)
@@ -96,11 +96,11 @@ def _all_put_back(forwards: Sequence[Forward], buffers: Buffers) -> Iterator[Non
         randomness.restore()
 
 
-def _changed(forward: Forward) -> Iterator[str]:
+def _changed(forward: Forward, buffers: Buffers) -> Iterator[str]:
     written = sum(t._version != version for t, version in forward.versions)
     if written:
         yield f"{written} input(s) of the model were written to after its forward"
-    if versions_of(forward.module) != forward.parameters:
+    if buffers.versions != forward.parameters:
         yield "parameters have changed since the forward"
 
 

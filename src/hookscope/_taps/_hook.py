@@ -11,6 +11,8 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 _NOTHING = contextlib.nullcontext()
 
 
@@ -23,7 +25,8 @@ class Hook:
         self.action = action
 
     def __call__(self, *args: Any) -> None:
-        self.action(*args)
+        if not torch.compiler.is_compiling():  # first of all: what a compiler traces here it would compile, or fail to
+            self.action(*args)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Callable[..., None]:
         return _NOTHING.__exit__

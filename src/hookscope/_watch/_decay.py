@@ -31,6 +31,8 @@ def decay_share(optimizer: torch.optim.Optimizer, parameters: Parameters) -> flo
 def _rate(optimizer: torch.optim.Optimizer, group: dict[str, object]) -> float:
     """Which part of its weights a group takes away by itself in a step."""
     rate, decay = group.get("lr"), group.get("weight_decay")
+    if isinstance(rate, torch.Tensor) and rate.is_cpu:
+        rate = float(rate)
     if isinstance(rate, (int, float)) and isinstance(decay, (int, float)) and _separate(optimizer, group):
         return float(rate * decay)
     return 0.0

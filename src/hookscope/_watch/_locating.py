@@ -14,13 +14,14 @@ from torch import nn
 
 from .._core._site import ROOT, Site
 from .._origin._facts import badness
-from .._origin._forward import Buffers, Forward
+from .._origin._forward import Buffers, Forward, Randomness
 from .._origin._play import play
 from .._origin._region import Region
 from .._origin._replay import replay
 from .._origin._verdict import Verdict
 from .._stats import Row
 from .._taps._leaves import call_leaves, leaves
+from ._habit import Habit
 from ._store import Store
 from ._tap import MicroRows
 
@@ -42,6 +43,7 @@ class Locator:
         self._losses: list[torch.Tensor] = []
         self._inputs: list[torch.Tensor] = []
         self._bad = 0
+        self._early, self._draws = Habit(), Habit()  # whether torch is used before a forward; Python's or numpy's generators in it
         self._scratch: dict[torch.device, Row] = {}
 
     # -- the training goes by -------------------------------------------------------------------------------------------------------
@@ -51,11 +53,17 @@ class Locator:
         if self.closed:
             return
         self.region.pause()
+        if training and not self._forwards:
+            self._early.entered(bool(self.region.calls))
         if training and not _compiles():
-            call = max((forward.call + 1 for forward in self._forwards if forward.module is module), default=0)
-            if not call:
-                self._buffers.setdefault(module, Buffers(module)).take()
-            self._forwards = [*self._forwards, Forward.beginning(module, args, kwargs, call)][-MAX_FORWARDS:]
+            if (buffers := self._buffers.get(module)) is None:
+                self._buffers[module] = buffers = Buffers(module)
+            forward = Forward.beginning(module, args, kwargs, Randomness.now(torch_only=self._draws.idle))
+            forward.call = max((other.call + 1 for other in self._forwards if other.module is module), default=0)
+            forward.parameters = buffers.versions
+            if not forward.call:
+                buffers.take()
+            self._forwards = [*self._forwards, forward][-MAX_FORWARDS:]
             self._inputs = [tensor for _, tensor in call_leaves(args, kwargs)]
 
     def left(self, output: Any, *, training: bool) -> None:
@@ -68,6 +76,7 @@ class Locator:
             return
         if training and self._forwards:
             gradients = self._forwards[-1].gradients
+            self._draws.entered(self._forwards[-1].random.drawn)
             for i, tensor in enumerate(outputs):
                 if tensor.requires_grad and tensor.grad_fn is not None:
                     tensor.register_hook(lambda g, i=i: _keep(gradients, i, g))  # type: ignore[no-untyped-call]
@@ -82,6 +91,8 @@ class Locator:
 
     def backward_ends(self, micro: MicroRows, sites: Sequence[Site], *, bad_parameters: bool) -> Sequence[Verdict]:
         """If anything has gone bad, run it again; the verdicts, at most one on a forward and one on what is behind it."""
+        if self.closed:
+            return ()
         verdicts: Sequence[Verdict] = ()
         try:
             verdicts = self._look(micro, sites, bad_parameters)
@@ -89,7 +100,7 @@ class Locator:
             self.close()
             raise
         self._forget()
-        self._begin_region()
+        self._begin_early()
         return verdicts
 
     def _look(self, micro: MicroRows, sites: Sequence[Site], bad_parameters: bool) -> Sequence[Verdict]:
@@ -107,7 +118,7 @@ class Locator:
 
     def stepped(self) -> None:
         """It is done, the next batch comes."""
-        self._begin_region()
+        self._begin_early()
 
     def close(self) -> None:
         """Get out of the way, for good."""
@@ -121,6 +132,13 @@ class Locator:
         for forward in self._forwards:
             forward.gradients.clear()  # a graph that the program keeps holds the hooks that fill it
         self._forwards, self._losses, self._inputs = [], [], []
+
+    def _begin_early(self) -> None:
+        """Note what prepares the next batch, if anything usually does: the mode is in the way of `zero_grad`, which asks each parameter."""
+        if self._early.idle:
+            self.region.clear()
+        else:
+            self._begin_region()
 
     def _begin_region(self) -> None:
         if self.closed or _compiles():
@@ -193,4 +211,5 @@ def _keep(gradients: dict[int, torch.Tensor], i: int, grad: torch.Tensor | None)
 def _compiles() -> bool:
     """Whether anything in this process was given to `torch.compile`: it would trace into the tape, and compile anew for each entry."""
     dynamo = sys.modules.get("torch._dynamo.eval_frame")
-    return dynamo is not None and any(callable(backend) for backend in dynamo.cached_backends.values())
+    backends = getattr(dynamo, "cached_backends", {})  # none while another thread is importing it
+    return any(callable(backend) for backend in list(backends.values()))

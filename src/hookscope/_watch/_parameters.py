@@ -144,8 +144,8 @@ class Parameters:
                 self._write(parameter, "param_grad", grad, scale)
         return self._clipped(read, scale)
 
-    def read_unused(self, wanted: Iterable[nn.Parameter]) -> None:
-        """Stats of gradients that no optimizer takes: nothing but what gave them has scaled them, so that they are scaled as they were."""
+    def read_given(self, wanted: Iterable[nn.Parameter]) -> None:
+        """Stats of gradients that no optimizer has come for: if untouched, they still have the factor with which they were given."""
         for parameter in wanted:
             grad, early = parameter.grad, self._by_id[id(parameter)].early
             if grad is not None:
@@ -159,17 +159,25 @@ class Parameters:
             return Clip()
         before = unscaled_by(self.store.read([seen.row for seen in early]), [seen.scale for seen in early])
         after = self.now(read, "param_grad")
-        if before[:, 1:3].any() or after[:, 1:3].any() or len(after) < len(before):
+        if len(after) < len(before):
+            return None
+        if before[:, 1:3].any() or after[:, 1:3].any():  # of NaN and Inf no factor is known
+            if before[:, 1:3].any() and (before[:, 1:3] != after[:, 1:3]).any():  # they are no longer to be seen
+                self._keep_early(read)
             return None
         norms = np.sqrt(before[:, 5]), np.sqrt(after[:, 5])
         whole = tuple(math.sqrt(float(np.square(norm).sum())) for norm in norms)
         if whole[0] == 0 or abs(whole[1] / whole[0] - 1) < SAME:
             return Clip()
-        for parameter, seen in zip(read, early, strict=True):
-            assert parameter.grad is not None
-            self._keep(self._place(parameter, "param_grad", "preclip", parameter.grad), seen.row, seen.scale)
+        self._keep_early(read)
         evenly = np.allclose(norms[1], norms[0] * (whole[1] / whole[0]), rtol=1e-3, atol=1e-12)
         return Clip(whole[1] / whole[0], None if evenly else _limit(before, after))
+
+    def _keep_early(self, read: list[nn.Parameter]) -> None:
+        for parameter in read:
+            early = self._by_id[id(parameter)].early
+            if early is not None and parameter.grad is not None:
+                self._keep(self._place(parameter, "param_grad", "preclip", parameter.grad), early.row, early.scale)
 
     def square_norms(self, parameters: Sequence[nn.Parameter], kind: Kind) -> NDArray[np.float64]:
         """Sums of squares of a kind as last read, extrapolated where only a sample was; NaN for a parameter of which it is not read."""

@@ -129,7 +129,7 @@ class Steps:
         self._pending = crowded([*self._pending, micro])
         self._backwards += 1
         if not self.attempts and not self._attempt:  # perhaps the weights are changed by hand: all we shall see is that they have changed
-            self._read_before(self.parameters.alive(), gradients=True, scale=scale)  # it may yet clip them
+            self._read_as_given(self.parameters.alive())
 
     def attempt_begins(self, optimizer: torch.optim.Optimizer, mine: list[nn.Parameter], *, has_closure: bool) -> None:
         """`optimizer` is about to change the parameters `mine`, which are still what the forward used."""
@@ -246,10 +246,11 @@ class Steps:
         """With the first optimizer of a round go the parameters that none has claimed: frozen ones, forgotten ones."""
         self._claimed |= {id(p) for p in mine}
         if len(self.clock.attempted) == 1:
-            unclaimed = [p for p in self.parameters.alive() if id(p) not in self._claimed]
-            self._read_before(unclaimed, gradients=False)
-            self.parameters.read_unused(unclaimed)
-            self._keep_parameters()
+            self._read_as_given([p for p in self.parameters.alive() if id(p) not in self._claimed])
+
+    def _read_as_given(self, parameters: list[nn.Parameter]) -> None:
+        self.parameters.read_given(parameters)
+        self._read_before(parameters, gradients=False)
 
     def _step_by_hand(self) -> None:
         self.clock.attempt(BY_HAND)
