@@ -98,12 +98,17 @@ class Reference(Onlooker):
         yield from ((WHOLE, f"{name}:{kind}", stats_of(tensor)) for name, tensor in wholes.get(kind, {}).items())
 
     def _preclip(self, step: Step) -> Tensors:
-        """Told apart only where clipping has changed something, and finite gradients are what can be clipped."""
-        return step.accumulated if self.clipped(step) else {}
+        """Told apart only where clipping has changed something: of gradients that are not finite, which elements those are."""
+        hidden = not step.finite and self.loop.cell.optimizer != "LBFGS" and _nonfinite(step.accumulated) != _nonfinite(step.used)
+        return step.accumulated if self.clipped(step) or hidden else {}
 
     def clipped(self, step: Step) -> bool:
         """A closure clips where no one can look before the optimizer does."""
         return self.loop.cell.clip != "none" and self.loop.cell.optimizer != "LBFGS" and step.finite
+
+
+def _nonfinite(tensors: Tensors) -> list[tuple[int, int]]:
+    return [(int(tensor.isnan().sum()), int(tensor.isinf().sum())) for tensor in tensors.values()]
 
 
 def norm(tensors: Tensors) -> float:

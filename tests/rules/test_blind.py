@@ -102,6 +102,13 @@ def test_a_scripted_child_takes_no_hook() -> None:
     assert blind(run)["unhookable"].message.startswith("1: 3 scripted modules take no hooks")
 
 
+def test_what_is_never_called_is_named_beside_a_scripted_child() -> None:
+    model = Net(lambda net, x: net.script(x), script=scripted(nn.Linear(4, 4)), never=nn.Linear(4, 4))  # type: ignore[operator,return-value]
+    found = missed(watched(model))
+    assert found["unhookable"] == ["script"]
+    assert ["never"] in found.values()
+
+
 def written(x: torch.Tensor) -> torch.Tensor:
     x += 1
     return x

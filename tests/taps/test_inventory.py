@@ -161,3 +161,13 @@ def test_sites_of_what_is_no_module_says_what_it_was_given() -> None:
 def test_a_selection_that_matches_nothing_names_near_misses() -> None:
     with pytest.raises(hs.SelectionError, match=r"2\.0"):
         hs.sites(net(), "2.O")
+
+
+def test_a_child_that_keeps_its_parent_as_a_module_does_not_end_in_endless_names() -> None:
+    model = net()
+    model[2].parent = model
+    assert module_paths(model) == PATHS
+    assert parameter_paths(model) == PARAMETERS
+    with hs.watch(model, torch.optim.SGD(model.parameters(), lr=0.1)) as watched:
+        nn.Sequential.forward(model[:2], torch.ones(4, 2)).sum().backward()
+    assert watched.run["0:output", "count"].values.tolist() == [12.0]

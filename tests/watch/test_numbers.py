@@ -209,6 +209,23 @@ def test_what_is_clipped_is_what_the_optimizer_used() -> None:
     assert sum(s.sumsq for s in gradients.values()) == pytest.approx(0.25, rel=1e-5)
 
 
+def test_an_inf_that_clipping_hides_is_there_as_it_was_before() -> None:
+    model = wide(torch.float32)
+    first = next(model.parameters())
+    first.register_hook(lambda grad: grad * torch.inf)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with hs.watch(model, optimizer, on_finding="ignore") as watched:
+        model(torch.randn(8, 16)).square().mean().backward()
+        expected = stats_of(first.grad)
+        nn.utils.clip_grad_value_(model.parameters(), 0.5)
+        optimizer.step()
+    name = next(name for name, _ in model.named_parameters())
+    assert watched.run[f"{name}:param_grad", "inf"].values.tolist() == [0.0]
+    assert watched.run[f"{name}:param_grad/preclip", "inf"].values.tolist() == [expected.inf]
+    assert expected.inf > 0
+    assert [finding.rule for finding in watched.findings] == ["nonfinite-backward"]
+
+
 def test_a_sampled_update_is_that_of_a_few_thousand_elements_and_close_to_the_whole() -> None:
     model = nn.Linear(300, 400)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -136,3 +136,18 @@ def test_a_gradient_that_no_optimizer_takes_has_no_scale_left_in_it() -> None:
             scaling.update()
     np.testing.assert_allclose(w.run["2.weight:param_grad", "l2"].values, expected, rtol=1e-6)
     assert w.run["clip"].values.tolist() == [1.0] * STEPS
+
+
+@pytest.mark.parametrize("rate", [0.01, torch.tensor(0.01)])
+def test_the_share_of_weight_decay_is_told_for_a_rate_of_any_kind(rate: float | torch.Tensor) -> None:
+    model, expected = mlp(), []
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.1)
+    with hs.watch(model, optimizer, updates="full") as w:
+        for number in range(STEPS):
+            optimizer.zero_grad()
+            model(batch(number)).square().mean().backward()
+            before = [p.detach().double().clone() for p in model.parameters()]
+            optimizer.step()
+            changes = [p.detach().double() - old for p, old in zip(model.parameters(), before, strict=True)]
+            expected.append(0.01 * 0.1 * norm(*before) / norm(*changes))
+    assert w.run["decay_share"].values.tolist() == pytest.approx(expected, rel=1e-5)

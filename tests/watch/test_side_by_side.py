@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -165,3 +166,20 @@ def test_a_backward_that_another_tool_has_wrapped_meanwhile_stays_wrapped_by_it(
 def _original(wrapped: Any) -> Any:
     """`monkeypatch` puts back our wrapper, which is inert by now."""
     return wrapped.__wrapped__
+
+
+@pytest.mark.parametrize(("how", "steps"), [("overwrite", 2), ("resume", 5)])
+def test_a_cell_of_a_notebook_that_is_run_again_ends_the_watch_that_it_left_open(how: str, steps: int, tmp_path: Path) -> None:
+    model, optimizer = trained()
+    left_open = hs.watch(model, optimizer, to=tmp_path / "run")
+    for _ in range(3):
+        step(model, optimizer)
+    again = hs.watch(model, optimizer, to=tmp_path / "run", overwrite=how == "overwrite", resume=how == "resume")
+    for _ in range(2):
+        step(model, optimizer)
+    for watched in (again, left_open):
+        watched.close()
+    run = hs.Run(tmp_path / "run")
+    assert run.steps.tolist() == list(range(steps))
+    assert run.meta.status == "finished"
+    assert on_model(model) == on_model(trained()[0])

@@ -90,7 +90,8 @@ def test_of_two_models_trained_at_once_under_one_watch_one_is_seen_and_the_other
     (unseen,) = told["models"]
     (seen,) = models.keys() - {unseen}
     assert all(bits(model) == trained_bits(steps=STEPS) for model in models.values())
-    assert watched.run[f"{seen}.0:output", "count"].values.tolist() == [64.0] * STEPS
+    several = len({site.model for site in watched.run.sites if site.kind == "output"}) > 1  # both began, or one was too late for that
+    assert watched.run[f"{seen}.0:output" if several else "0:output", "count"].values.tolist() == [64.0] * STEPS
     found = [f.message for f in hs.diagnose(watched.run).findings if f.evidence.get("kind") == "other_threads"]
     assert found == [f"{unseen}: what other threads trained while one thread was training is not seen"]
 

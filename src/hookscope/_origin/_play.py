@@ -14,7 +14,7 @@ from ._facts import badness
 from ._region import Call, Held, Made, Region, writes
 from ._tracer import Place, Tracer
 from ._verdict import Verdict
-from ._walk import origin
+from ._walk import Leap, origin, origin_of_leap
 
 
 @dataclass(slots=True)
@@ -27,9 +27,12 @@ class _Playing:
     notes: list[str] = field(default_factory=list)
 
 
-def play(region: Region, losses: Sequence[torch.Tensor], *, backward: bool) -> Verdict | None:
-    """Run the noted calls again and name the first bad one on the way to `losses`: among the forwards, or, if `backward`, behind them."""
-    tracer, playing = Tracer({}), _Playing()
+def play(region: Region, losses: Sequence[torch.Tensor], *, backward: bool, leap: Leap | None = None) -> Verdict | None:
+    """Run the noted calls again and name the first bad one on the way to `losses`: among the forwards, or, if `backward`, behind them.
+
+    `leap`: nothing is bad, but values have become far larger; the one that made them so is asked.
+    """
+    tracer, playing = Tracer({}, jumps=leap is not None), _Playing()
     wanted = {known[1] for loss in losses if (known := region.known(loss)) is not None and known[1] is not None}
     if not wanted and region.calls:
         wanted = {Made(region.calls[-1].number, 0)}
@@ -46,7 +49,9 @@ def play(region: Region, losses: Sequence[torch.Tensor], *, backward: bool) -> V
         if backward and grounded and playing.leaves and not bad:
             found = torch.autograd.grad(grounded, playing.leaves, [torch.ones_like(t) for t in grounded], allow_unused=True)
             bad = [g for g in found if g is not None and badness(g)]
-    verdict = origin(tracer.trace, bad) if bad else None
+    if not bad and leap is None:
+        return None
+    verdict = origin(tracer.trace, bad) if leap is None else origin_of_leap(tracer.trace, leap)
     if verdict is None or not playing.notes:
         return verdict
     return replace(verdict, exact=False, notes=tuple(dict.fromkeys(playing.notes)))

@@ -17,7 +17,7 @@ from ._forward import Buffers, Forward, Randomness, fingerprint
 from ._gradients import gradients_of
 from ._tracer import Tracer
 from ._verdict import Verdict
-from ._walk import origin, origin_within
+from ._walk import Leap, origin, origin_of_leap, origin_within
 
 
 @dataclass(slots=True)
@@ -28,19 +28,22 @@ class Replay:
     notes: tuple[str, ...] = ()
 
 
-def replay(forwards: Sequence[Forward], buffers: Buffers, names: dict[int, str], scratch: Any) -> Replay:
+def replay(forwards: Sequence[Forward], buffers: Buffers, names: dict[int, str], scratch: Any, leap: Leap | None = None) -> Replay:
     """Run `forwards` again, in order, each with the backward that the gradients which arrived at its outputs ask for.
 
-    `names` are the paths of the modules by id; `scratch` gives a row for fingerprints on a tensor's device.
+    `names` are the paths of the modules by id; `scratch` gives a row for fingerprints on a tensor's device. `leap`: nothing is bad, but
+    values have become far larger; what made them so is asked.
     """
     found = Replay()
     notes: list[str] = []
     with _all_put_back(forwards, buffers):
         for forward in forwards:
             notes += _changed(forward, buffers)
-            tracer = Tracer(names, _batch(forward))
+            tracer = Tracer(names, _batch(forward), jumps=leap is not None)
             try:
                 verdicts = _once(forward, tracer, scratch, notes)
+                if leap is not None:
+                    verdicts = tuple(v for v in [origin_of_leap(tracer.trace, leap)] if v is not None)
             except Exception as error:  # noqa: BLE001  # the program's own code, which may refuse to run twice
                 notes.append(f"the second run ended in {type(error).__name__}: {error}")
                 verdicts = tuple(v for v in [origin_within(tracer.trace)] if v is not None)

@@ -29,7 +29,8 @@ class Verdict:
     `op` is torch's own name of it (`log`, `div`); `function` the function of torch that the program called, where that is another one;
     `module` the path of the module in whose forward it ran, None outside the model. `operands` are its inputs. `samples` are the
     positions in the batch where the result is bad, as far as a batch can be told. `because` names an operation that had put an infinity
-    there on purpose, as a mask does. `exact` says that the second run gave the very outputs of the first; else `notes` say why not.
+    there on purpose, as a mask does. Where nothing is bad but values have leapt, `growth` says how many times larger the result is than
+    what went in. `exact` says that the second run gave the very outputs of the first; else `notes` say why not.
 
     >>> Verdict("log", "forward", "encoder.3", result="NaN").as_event()["module"]
     'encoder.3'
@@ -43,6 +44,7 @@ class Verdict:
     line: int | None = None
     operands: tuple[Operand, ...] = ()
     result: str = ""
+    growth: float = 0.0
     samples: tuple[int, ...] = ()
     because: str | None = None
     outside: bool = False

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import torch
 
 from ._tracer import Step, Trace
-from ._verdict import Verdict
+from ._verdict import Direction, Verdict
 
 # They write the value they are told to: an infinity from them is a mask or a start value, meant to be there.
 _ON_PURPOSE = frozenset(
@@ -49,6 +50,23 @@ def origin_within(trace: Trace) -> Verdict | None:
     return _first(trace, trace.returned)
 
 
+@dataclass(frozen=True, slots=True)
+class Leap:
+    """Finite values that have become far larger: in which direction; an operation that made them more than `most` times as large as what
+    went in has done so before.
+    """
+
+    direction: Direction
+    most: float
+
+
+def origin_of_leap(trace: Trace, leap: Leap) -> Verdict | None:
+    """The verdict on the operation whose result is largest against what went in; None where none has leapt."""
+    steps = [step for step in trace.steps if 0 < step.growth <= leap.most and not step.made and step.op not in _ON_PURPOSE]
+    among = [step for step in steps if (step.node is not None) == (leap.direction == "backward")]
+    return verdict_of(max(among, key=lambda step: step.growth)) if among else None
+
+
 def _first(trace: Trace, starts: Iterable[int]) -> Verdict | None:
     return next((verdict for start in starts if (verdict := _from(trace, start)) is not None), None)
 
@@ -83,6 +101,7 @@ def verdict_of(step: Step, *, because: str | None = None) -> Verdict:
         line=place.line,
         operands=step.operands,
         result=kinds or f"{step.growth:.3g} times as large",
+        growth=0.0 if kinds else step.growth,
         samples=step.samples,
         because=because,
     )

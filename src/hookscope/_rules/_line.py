@@ -12,6 +12,7 @@ from .._core._finding import Finding, Source
 
 _FORWARD = frozenset({"nonfinite-forward", "nonfinite-loss", "nonfinite-input"})
 _BACKWARD = frozenset({"nonfinite-backward"})
+_LEAPT = frozenset({"exploding-grad", "grad-runaway"})
 _FOUND = ("detect_anomaly", "look at each operation")  # advice on finding the line
 
 
@@ -23,7 +24,10 @@ def with_lines(findings: Iterable[Finding], events: Sequence[Mapping[str, Any]])
 
 def _match(finding: Finding, origins: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
     wanted = "forward" if finding.rule in _FORWARD else "backward" if finding.rule in _BACKWARD else None
-    return next((o for o in origins if o.get("step") == finding.first_step and o.get("direction") == wanted), None)
+    now = [origin for origin in origins if origin.get("step") == finding.first_step]
+    if finding.rule in _LEAPT:
+        return next((origin for origin in now if origin.get("growth")), None)
+    return next((origin for origin in now if origin.get("direction") == wanted and not origin.get("growth")), None)
 
 
 def _named(finding: Finding, origin: Mapping[str, Any]) -> Finding:
@@ -43,7 +47,7 @@ def _named(finding: Finding, origin: Mapping[str, Any]) -> Finding:
         message=f"{finding.message}; {_sentence(origin)}",
         advice=tuple(text for text in finding.advice if not any(words in text for words in _FOUND)),
         evidence={**finding.evidence, **_evidence(origin)},
-        confidence=max(finding.confidence, 0.95) if origin.get("exact") else finding.confidence,
+        confidence=max(finding.confidence, 0.95) if origin.get("exact") and not origin.get("growth") else finding.confidence,
     )
 
 
@@ -54,9 +58,8 @@ def _source(origin: Mapping[str, Any]) -> Source | None:
 
 def _sentence(origin: Mapping[str, Any]) -> str:
     function = f" (of {origin['function']})" if origin.get("function") else ""
-    action = (
-        f"{origin['op']}{function} made it" if origin.get("direction") == "forward" else f"the backward of {origin['op']}{function} made it"
-    )
+    done = f"made values {origin['growth']:.3g} times as large" if origin.get("growth") else "made it"
+    action = f"{'' if origin.get('direction') == 'forward' else 'the backward of '}{origin['op']}{function} {done}"
     line = f" at {PurePath(str(origin['file'])).name}:{origin['line']}" if origin.get("file") else ""
     operands = [text for operand in origin.get("operands") or () if (text := _operand(operand))]
     given = f" from {' and '.join(operands[:3])}" if operands else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,7 +43,7 @@ class NamedParameter:
 def modules(model: nn.Module) -> list[NamedModule]:
     """Every module once, in registration order; wrappers' own layers (DDP, compiled, checkpointed) count as the module they wrap."""
     found: dict[int, tuple[nn.Module, list[str]]] = {}
-    for name, module in model.named_modules(remove_duplicate=False):
+    for name, module in every_name(model.named_modules):
         found.setdefault(id(module), (module, []))[1].append(clean(model, name))
     # A wrapper and the module inside it have one clean path: the inner one is the user's, the outer one only passes it on.
     by_path = {paths[0]: NamedModule(paths[0], module, tuple(dict.fromkeys(paths[1:]))) for module, paths in found.values()}
@@ -53,9 +53,17 @@ def modules(model: nn.Module) -> list[NamedModule]:
 def parameters(model: nn.Module) -> list[NamedParameter]:
     """Every parameter once, in registration order."""
     found: dict[int, tuple[nn.Parameter, list[str]]] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
+    for name, parameter in every_name(model.named_parameters):
         found.setdefault(id(parameter), (parameter, []))[1].append(clean(model, name))
     return [NamedParameter(paths[0], p, tuple(dict.fromkeys(paths[1:]))) for p, paths in found.values()]
+
+
+def every_name(walk: Callable[..., Iterator[tuple[str, Any]]]) -> list[tuple[str, Any]]:
+    """What `named_modules` or `named_parameters` of a model yields, under all names."""
+    try:
+        return list(walk(remove_duplicate=False))
+    except RecursionError:  # a module inside itself, such as a child that keeps its parent, has names without end
+        return list(walk())
 
 
 def clean(model: nn.Module, name: str) -> str:

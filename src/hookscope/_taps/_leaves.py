@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from itertools import islice
 from typing import Any
 
 import torch
@@ -20,10 +22,8 @@ def leaves(value: Any) -> list[tuple[str, torch.Tensor]]:
     if isinstance(value, torch.Tensor):
         return [("", value)]
     found: list[tuple[str, torch.Tensor]] = []
-    for leaf in _walk(value, "", 0):
-        found.append(leaf)
-        if len(found) == MAX_LEAVES:
-            break
+    with suppress(Exception):  # a class of the user's may refuse to be looked through: what was found before it is all there is
+        found.extend(islice(_walk(value, "", 0), MAX_LEAVES))
     return found
 
 

@@ -65,7 +65,8 @@ class Blindness:
 
 
 def _is_holder(module: nn.Module) -> bool:
-    return type(module).forward is nn.Module.forward and "forward" not in module.__dict__
+    # A scripted module's class raises where one asks for its forward.
+    return getattr(type(module), "forward", None) is nn.Module.forward and "forward" not in module.__dict__
 
 
 def _inside_compiled(models: list[nn.Module]) -> set[int]:

@@ -19,13 +19,16 @@ from .._origin._play import play
 from .._origin._region import Region
 from .._origin._replay import replay
 from .._origin._verdict import Verdict
+from .._origin._walk import Leap
 from .._stats import Row
 from .._taps._leaves import call_leaves, leaves
 from ._habit import Habit
+from ._leaps import Leaps
 from ._store import Store
 from ._tap import MicroRows
 
 MAX_FORWARDS = 8  # held at once, between two backwards; of more, the latest
+MAX_LEAPS = 8  # replays in one run because finite values have leapt
 MAX_TRIES = 32  # replays in one run: what is bad all the time is named at its 1st, 2nd, 4th, ... backward
 
 
@@ -42,7 +45,8 @@ class Locator:
         self._buffers: weakref.WeakKeyDictionary[nn.Module, Buffers] = weakref.WeakKeyDictionary()
         self._losses: list[torch.Tensor] = []
         self._inputs: list[torch.Tensor] = []
-        self._bad = 0
+        self._bad = self._leapt = 0
+        self._leaps = Leaps()
         self._early, self._draws = Habit(), Habit()  # whether torch is used before a forward; Python's or numpy's generators in it
         self._scratch: dict[torch.device, Row] = {}
 
@@ -110,6 +114,11 @@ class Locator:
             self._bad += 1
             if self._bad & (self._bad - 1) == 0 and self._bad < 2**MAX_TRIES:
                 return self._locate(micro, sites, {kind: bool(bad[kinds == kind].any()) for kind in set(kinds.tolist())})
+            return ()
+        times = self._leaps.among(micro)
+        if times.any() and self._leapt < MAX_LEAPS:
+            self._leapt += 1
+            return self._leap(micro, sites, {sites[n] for n in micro.site[times > 0].tolist()}, 10 * float(times.max()))
         return ()
 
     def stepping(self) -> None:
@@ -161,17 +170,38 @@ class Locator:
         finally:
             self.busy = False
 
+    def _leap(self, micro: MicroRows, sites: Sequence[Site], leapt: set[Site], most: float) -> Sequence[Verdict]:
+        """Where nothing is bad, but something is far larger than ever: in the forward, or else in what comes after it."""
+        kinds = {site.kind for site in leapt}
+        entries = {self.names().get(id(forward.module)) for forward in self._forwards}
+        forward, backward = Leap("forward", most), Leap("backward", most)
+        self.busy = True
+        try:
+            if any(site.kind == "input" and site.full_path in entries for site in leapt):
+                found = play(self.region, self._inputs, backward=False, leap=forward)
+            elif "output" in kinds:
+                return self._in_model(micro, sites, {}, forward)
+            elif "loss" in kinds:
+                found = play(self.region, self._losses, backward=False, leap=forward)
+            elif any(site.kind == "output_grad" and site.full_path in entries for site in leapt):
+                found = play(self.region, self._losses, backward=True, leap=backward)
+            else:
+                return self._in_model(micro, sites, {}, backward)
+            return [] if found is None else [replace(found, outside=True)]
+        finally:
+            self.busy = False
+
     def _in_region(self, _micro: MicroRows, _sites: Sequence[Site], bad: Mapping[str, bool]) -> Sequence[Verdict]:
         verdict = play(self.region, self._losses, backward=not bad.get("loss", False))
         return () if verdict is None else [replace(verdict, outside=True)]
 
-    def _in_model(self, micro: MicroRows, sites: Sequence[Site], _bad: Mapping[str, bool]) -> Sequence[Verdict]:
+    def _in_model(self, micro: MicroRows, sites: Sequence[Site], _bad: Mapping[str, bool], leap: Leap | None = None) -> Sequence[Verdict]:
         names = self.names()
         for forward in self._forwards:
             forward.fingerprint = _recorded_output(micro, sites, names.get(id(forward.module)), forward.call)
         for module in dict.fromkeys(forward.module for forward in self._forwards):
             forwards = [forward for forward in self._forwards if forward.module is module]
-            found = replay(forwards, self._buffers[module], names, self._row)
+            found = replay(forwards, self._buffers[module], names, self._row, leap)
             if found.verdicts:
                 return found.verdicts
         return ()

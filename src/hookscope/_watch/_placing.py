@@ -13,7 +13,7 @@ from torch import nn
 from .._core._errors import AttachError
 from .._core._site import Site
 from .._taps._hook import Hook
-from .._taps._inventory import NamedModule, bases, clean, modules
+from .._taps._inventory import NamedModule, bases, clean, every_name, modules
 from ._activations import Activations
 from ._chosen import Chosen
 from ._owner import Owner
@@ -105,7 +105,7 @@ def entries(model: nn.Module, among: list[NamedModule]) -> list[NamedModule]:
     A scripted module takes no hook: what enters through it is not read, its parameters are.
     """
     found = {id(module) for module in _with_forward(model) if not isinstance(module, torch.jit.ScriptModule)}
-    wanted = {clean(model, name) for name, module in model.named_modules(remove_duplicate=False) if id(module) in found}
+    wanted = {clean(model, name) for name, module in every_name(model.named_modules) if id(module) in found}
     return [named for named in among if named.path in wanted]  # for a wrapper, the module inside it
 
 

@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -269,6 +270,13 @@ def _close_at_exit(session: Session) -> None:
         atexit.unregister(_close_all)
         atexit.register(_close_all)
     _live.add(session)
+
+
+def end_recording_to(path: str) -> None:
+    """Close the watches that still record to `path`: a cell of a notebook is run again, and they would write into its new run."""
+    for session in list(_live):
+        if getattr(session.sink, "path", None) == Path(path):
+            session.close("finished")
 
 
 def _close_all() -> None:

@@ -21,7 +21,7 @@ from ._activations import Activations
 from ._chosen import choose
 from ._nonfinite import OnNonfinite
 from ._placing import Placing
-from ._session import Session
+from ._session import Session, end_recording_to
 from ._settings import OnFinding, Settings, Updates
 from ._store import Store
 from ._table import SiteTable
@@ -160,8 +160,10 @@ def open_session(
         return Session(settings, MemoryWriter(meta))
     if not isinstance(to, (str, os.PathLike)) or not os.fspath(to):
         raise UsageError(f"to={to!r} is no directory: give the path of a new one, such as 'runs/base', or None to record in memory")
-    # From the root on, since the program may change directories.
-    writer = RunWriter(os.path.abspath(to), meta, overwrite=overwrite, resume=resume)
+    path = os.path.abspath(to)  # from the root on, since the program may change directories
+    if overwrite != resume:
+        end_recording_to(path)
+    writer = RunWriter(path, meta, overwrite=overwrite, resume=resume)
     return Session(settings, writer, first_step=writer.next_step, known=writer.known_sites)
 
 
