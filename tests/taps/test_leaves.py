@@ -133,15 +133,3 @@ def test_the_limit_holds_for_all_arguments_of_a_call_together() -> None:
     assert len(found) == MAX_LEAVES
     assert found[199][0] == "[0][199]"
     assert found[200][0] == ".more[0]"
-
-
-class Sealed(dict[str, torch.Tensor]):
-    """A mapping that cannot be looked through, as one that computes its entries when they are asked for may be."""
-
-    def items(self) -> Any:
-        raise RuntimeError("not now")
-
-
-def test_what_refuses_to_be_looked_through_ends_the_search_and_no_more() -> None:
-    assert names([A, {"b": B}, Sealed(c=C)]) == ["[0]", '[1]["b"]']
-    assert leaves(Sealed(c=C)) == []

@@ -30,6 +30,8 @@ def show(*pictures: RenderableType) -> None:
 
 def write(text: str) -> None:
     """Write text to standard output; a name in it that the terminal's encoding lacks is escaped, and does not end the report."""
+    if sys.stdout is None:  # closed by who started the program
+        return
     encoding = sys.stdout.encoding or "utf-8"
     sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
     sys.stdout.flush()
@@ -37,11 +39,15 @@ def write(text: str) -> None:
 
 def _plain() -> bool:
     asked = bool(os.environ.get("FORCE_COLOR"))
-    return bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb" or not (sys.stdout.isatty() or asked)
+    return bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb" or not (_at_terminal() or asked)
+
+
+def _at_terminal() -> bool:
+    return sys.stdout is not None and sys.stdout.isatty()
 
 
 def _width() -> int | None:
     columns = os.environ.get("COLUMNS", "")
     if columns.isdecimal() and int(columns) > 0:
         return int(columns)
-    return None if sys.stdout.isatty() else PIPED_WIDTH
+    return None if _at_terminal() else PIPED_WIDTH

@@ -21,14 +21,14 @@ from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
 from torch.utils._device import DeviceContext
 from torch.utils._pytree import tree_leaves, tree_map
 
-from ._thread_end import AtThreadEnd
+from ._thread_end import AtThreadEnd, Last
 from ._tracer import line_of
 
 MAX_CALLS = 512  # the latest are kept: a loss is short, a data pipeline may be long
 MAX_BYTES = 64 << 20  # of tensors that came from elsewhere and are held by reference
 _SKIPPED = frozenset(
     {
-        *("backward", "__set__", "__repr__", "__format__", "item", "tolist", "numpy", "requires_grad_", "register_hook", "detach_"),
+        *("__set__", "__repr__", "__format__", "item", "tolist", "numpy", "requires_grad_", "register_hook", "detach_"),
         *("_record_function_enter_new", "_record_function_exit._RecordFunction", "_set_grad_enabled"),
     }
 )
@@ -93,13 +93,13 @@ class _Noted:
 
 
 class Region(TorchFunctionMode):
-    """`open` begins a new tape, `pause` and `resume` surround a model's forward, `stop` ends it at the start of backward."""
+    """`open` begins a new tape, `pause` and `resume` surround a model's forward, `pause` ends it at the start of backward."""
 
     def __init__(self) -> None:
         super().__init__()
         self.calls: deque[Call] = deque()
         self._known: dict[int, tuple[weakref.ref[torch.Tensor], Made | None]] = {}  # id -> the tensor; None for what a model returned
-        self._noting = False
+        self._noting = self._gone = False
         self._thread: int | None = None  # in whose stack of modes this one is
         self._at_thread_end = AtThreadEnd(lambda: _take_out(self))
         self._bytes = self._taken = 0  # held by all calls; by the one that is being noted
@@ -110,6 +110,8 @@ class Region(TorchFunctionMode):
         if torch.compiler.is_compiling() or not self._noting or self._thread != threading.get_ident():
             return func(*args, **kwargs)
         name = getattr(func, "__name__", "")
+        if name == "backward":
+            return self._backward(func, args, kwargs)
         if name in _SKIPPED or (name == "__get__" and func.__self__ in _ASKED) or _transformed():
             return func(*args, **kwargs)
         noted = self._before(name, args, kwargs)
@@ -121,9 +123,18 @@ class Region(TorchFunctionMode):
                 self._noting = False
         return out
 
+    def _backward(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """While it runs this mode is off the stack, and comes back on it afterwards: also if a hook has closed the watch meanwhile."""
+        try:
+            return func(*args, **kwargs)
+        finally:
+            if self._gone:  # the keywords are held by the very frame that puts the mode back, until it ends
+                kwargs[Last.__name__] = Last(lambda: _take_out(self))
+
     def _before(self, name: str, args: Any, kwargs: Any) -> _Noted | None:
         try:
-            return self._noted(name, args, kwargs)
+            with torch._C.DisableTorchFunctionSubclass():  # a tensor subclass of the user's is not to see what is read
+                return self._noted(name, args, kwargs)
         except Exception:  # noqa: BLE001  # as above
             return None
 
@@ -178,6 +189,12 @@ class Region(TorchFunctionMode):
         here = self._thread == threading.get_ident()
         if here and (_take_out(self) or not _within_a_mode(sys._getframe(1))):  # else it is its own call that runs
             self._thread = None
+
+    def leave(self) -> None:
+        """Get out of the way for good."""
+        self._gone = True
+        self.pause()
+        self.clear()
 
     def clear(self) -> None:
         """Forget what is noted."""

@@ -17,11 +17,11 @@ class AtThreadEnd:
     def here(self) -> None:
         """Have `then` called when the calling thread ends."""
         if not hasattr(self._local, "last"):
-            self._local.last = _Last(self._then)
+            self._local.last = Last(self._then)
 
 
-class _Last:
-    """Deleted with what is local to its thread."""
+class Last:
+    """Calls `then` when it is deleted: with what is local to its thread, or with the frame that holds it."""
 
     __slots__ = ("_then", "_thread")
 

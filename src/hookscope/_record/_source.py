@@ -58,12 +58,22 @@ class DirectorySource:
         The order matters while a run is being written: run.json before the frames, so that a run seen as closed is seen whole; the sites
         after the frames, so that no frame speaks of a site not yet seen.
         """
+        try:
+            return self._read()
+        except RunUnreadableError:
+            raise
+        except OSError as problem:
+            raise RunUnreadableError(f"cannot read the run at {self.path}: {problem.filename}: {problem.strerror}") from None
+
+    def _read(self) -> Snapshot:
         meta = self._meta()
         if meta.created != self._created:  # not the run that was read before: it was overwritten
             self._forget()
             self._created = meta.created
         unread = sum(self._read_rank(rank) for rank in self._layout.ranks())
         sites = read_sites(self._layout.sites)
+        if self._parts and not sites:
+            raise RunUnreadableError(f"cannot read the run at {self.path}: it has frames, but no {self._layout.sites.name} to say of what")
         self._read_events()
         return Snapshot(meta, sites, tuple(self._events), tuple(self._parts), unread)
 

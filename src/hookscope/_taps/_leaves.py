@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
-from itertools import islice
 from typing import Any
 
 import torch
@@ -22,8 +20,10 @@ def leaves(value: Any) -> list[tuple[str, torch.Tensor]]:
     if isinstance(value, torch.Tensor):
         return [("", value)]
     found: list[tuple[str, torch.Tensor]] = []
-    with suppress(Exception):  # a class of the user's may refuse to be looked through: what was found before it is all there is
-        found.extend(islice(_walk(value, "", 0), MAX_LEAVES))
+    for leaf in _walk(value, "", 0):
+        found.append(leaf)
+        if len(found) == MAX_LEAVES:
+            break
     return found
 
 

@@ -247,6 +247,11 @@ class Activations:
         except Exception as error:
             self.fail(error)
 
+    def read_micro(self, site: Site, grad: torch.Tensor) -> None:
+        """What a backward has brought to a parameter."""
+        if self.on and not self.passing:
+            self._guarded(lambda: self.extras.read(site, grad, self._seq))
+
     def begin_backward(self) -> None:
         """Gradients that arrive from now on are those of a backward."""
         self.passing = SECOND if self._differentiable and not self._touched else ""

@@ -43,9 +43,11 @@ class Extras:
             self.entries.append((number, call, seq, row))
 
     def split(self) -> tuple[list[Entry], list[Entry]]:
-        """Inputs, and losses."""
-        losses = [entry for entry in self.entries if self.table.sites[entry[0]].kind == "loss"]
-        return [entry for entry in self.entries if entry not in losses], losses
+        """Inputs; and what a factor on the loss is in: losses, gradients."""
+        parts: tuple[list[Entry], list[Entry]] = [], []
+        for entry in self.entries:
+            parts[self.table.sites[entry[0]].kind != "input"].append(entry)
+        return parts
 
     def forget(self) -> None:
         """Begin anew."""

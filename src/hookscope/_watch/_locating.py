@@ -132,8 +132,7 @@ class Locator:
     def close(self) -> None:
         """Get out of the way, for good."""
         self.closed = True
-        self.region.pause()
-        self.region.clear()
+        self.region.leave()
         self._forget()
         self._buffers.clear()
 

@@ -135,14 +135,17 @@ class Parameters:
         before are given too, as `param_grad/preclip`.
         """
         read = [p for p in wanted if p.grad is not None and not is_lazy(p)]
+        rows = []
         for parameter in read:
             grad, early = parameter.grad, self._by_id[id(parameter)].early
             assert grad is not None
-            if early is not None and early.scale == scale and early.still(grad):
-                self._keep(self._place(parameter, "param_grad", "", grad), early.row, scale)
-            else:
-                self._write(parameter, "param_grad", grad, scale)
-        return self._clipped(read, scale)
+            place = self._place(parameter, "param_grad", "", grad)
+            untouched = early is not None and early.scale == scale and early.still(grad)
+            row = early.row if early is not None and untouched else place[1]
+            if untouched or reduce_into(row, grad):
+                self._keep(place, row, scale)
+                rows.append(row)
+        return self._clipped(read, rows, scale)
 
     def read_given(self, wanted: Iterable[nn.Parameter]) -> None:
         """Stats of gradients that no optimizer has come for: if untouched, they still have the factor with which they were given."""
@@ -151,16 +154,14 @@ class Parameters:
             if grad is not None:
                 self._write(parameter, "param_grad", grad, early.scale if early is not None and early.still(grad) else 1.0)
 
-    def _clipped(self, read: list[nn.Parameter], scale: float) -> Clip | None:
+    def _clipped(self, read: list[nn.Parameter], rows: list[Row], scale: float) -> Clip | None:
         early = [found for p in read if (found := self._by_id[id(p)].early) is not None]
-        if not read or len(early) < len(read):
+        if not read or len(early) < len(read) or len(rows) < len(read):
             return None
         if all(seen.scale == scale and seen.still(p.grad) for p, seen in zip(read, early, strict=True) if p.grad is not None):
             return Clip()
         before = unscaled_by(self.store.read([seen.row for seen in early]), [seen.scale for seen in early])
-        after = self.now(read, "param_grad")
-        if len(after) < len(before):
-            return None
+        after = unscaled_by(self.store.read(rows), [scale] * len(rows))
         if before[:, 1:3].any() or after[:, 1:3].any():  # of NaN and Inf no factor is known
             if before[:, 1:3].any() and (before[:, 1:3] != after[:, 1:3]).any():  # they are no longer to be seen
                 self._keep_early(read)
@@ -187,12 +188,6 @@ class Parameters:
         stats = self.store.read([row for _, row in (found[i] for i in read) if row is not None])
         norms[read] = stats[:, 5] * [parameters[i].numel() for i in read] / np.maximum(stats[:, 0], 1)
         return norms
-
-    def now(self, parameters: Sequence[nn.Parameter], kind: Kind) -> Rows:
-        """The rows of one kind as last written for these parameters, those that have one."""
-        numbers = [self._by_id[id(p)].rows.get((kind, ""), (-1, None))[0] for p in parameters]
-        written = [self._written[number] for number in numbers if number in self._written]
-        return unscaled_by(self.store.read([row for row, _ in written]), [scale for _, scale in written])
 
     def remember(self, wanted: Iterable[nn.Parameter]) -> None:
         """Keep the sampled elements as they are now, for `read_updates` to compare with."""

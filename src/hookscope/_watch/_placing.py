@@ -16,6 +16,7 @@ from .._taps._hook import Hook
 from .._taps._inventory import NamedModule, bases, clean, every_name, modules
 from ._activations import Activations
 from ._chosen import Chosen
+from ._micro_gradients import watch_micro_gradients
 from ._owner import Owner
 from ._tap import Tap
 
@@ -27,6 +28,7 @@ class Placing:
         self.activations = activations
         self.owner = Owner()
         self.taps: list[Tap] = []
+        self._with_micros: set[str] = set()  # models whose parameters carry hooks
         self.unhookable: list[Site] = []
         self.entries: weakref.WeakKeyDictionary[nn.Module, Hook] = weakref.WeakKeyDictionary()
         self._undo = ExitStack()
@@ -41,6 +43,9 @@ class Placing:
             taps = [self._tap(undo, named, name, inner) for named in fresh if (name, named.path) in chosen.modules]
             for place, entry in ways_in.items():
                 self.watch_entry(entry.module, name, entry.path, undo, within=place in chosen.inputs)
+            if chosen.micros and name not in self._with_micros:
+                watch_micro_gradients(model, name, chosen, self.activations, undo)
+                self._with_micros.add(name)
             self._undo.push(undo.pop_all())
         self.known.update(named.module for named in fresh)
         self.taps += [tap for tap in taps if tap is not None]
