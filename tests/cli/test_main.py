@@ -151,6 +151,19 @@ def test_a_reader_that_leaves_is_no_error(healthy: Path) -> None:
     assert done.returncode == 141
 
 
+@pytest.mark.parametrize("arguments", [("show",), ("diagnose", "--json")])
+def test_without_any_standard_output_the_exit_status_still_answers(arguments: tuple[str, ...], sick: Path) -> None:
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-m", "hookscope", *arguments, str(sick)],  # noqa: S607
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.stderr == ""
+    assert done.returncode == (0 if arguments == ("show",) else 1)
+
+
 def test_a_terminal_without_unicode_still_gets_a_picture(sick: Path) -> None:
     done = hookscope("show", sick, env={"PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"})
     assert done.returncode == 0

@@ -113,6 +113,18 @@ def test_a_second_run_that_is_the_same_says_nothing_of_a_difference() -> None:
     assert "approximate" not in finding.message
 
 
+def test_what_a_later_module_hides_is_still_named_in_the_forward() -> None:
+    """tanh turns the infinity into 1, and the gradient of what made it is bad, too: both are noted, each finding has its own."""
+
+    class Inverse(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return 1.0 / (x * 0)
+
+    torch.manual_seed(0)
+    finding = found(nn.Sequential(nn.Linear(4, 4), Inverse(), nn.Tanh(), nn.Linear(4, 1)))
+    assert (finding.rule, finding.op, finding.module, finding.phase) == ("nonfinite-forward", "div", "1", "forward")
+
+
 def test_values_that_went_in_are_told_with_the_samples_that_are_bad() -> None:
     class Root(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -66,7 +66,9 @@ def no_mode_is_left() -> Iterator[None]:
 
 def test_a_mode_entered_around_the_training_sees_it_all_and_is_the_one_that_is_left() -> None:
     with Counting() as mine:
-        run = trained(loss=ill)
+        depths: list[int] = []
+        run = trained(lambda: depths.append(depth()), ill)
+        assert depths == [1, 1]  # also behind a backward, while which this mode is off the stack
         assert torch._C._get_function_stack_at(0) is mine
         assert depth() == 1
     assert {"linear", "log", "sum"} <= set(mine.seen)
@@ -173,6 +175,16 @@ def test_an_exception_between_forward_and_backward_leaves_all_in_order() -> None
         ill(model(torch.ones(2, 4))).backward()
         sgd.step()
     assert named(w.run) == "log"
+
+
+def test_a_watch_that_a_hook_closes_within_a_backward_leaves_no_mode() -> None:
+    model = nn.Linear(4, 3)
+    w = hs.watch(model, on_finding="ignore")
+    model(torch.ones(2, 4)).sum().backward()  # the tape is on from here
+    y = model(torch.ones(2, 4))
+    y.register_hook(lambda grad: w.close())
+    y.sum().backward()
+    assert depth() == 0
 
 
 def test_warnings_of_torch_are_those_of_an_unwatched_loss() -> None:

@@ -207,15 +207,6 @@ def test_rows_that_the_disk_refused_are_written_once_there_is_room(tmp_path: Pat
     assert (run.steps.tolist(), run.unread_bytes, run.events) == ([0, 1], 0, [])
 
 
-def test_a_run_whose_table_of_sites_is_gone_says_so(tmp_path: Path) -> None:
-    with RunWriter(tmp_path / "run", Meta()) as writer:
-        writer.sites(SITES)
-        writer.frame(plain_frame(0))
-    (tmp_path / "run" / "sites.arrow").unlink()
-    with pytest.raises(RunUnreadableError, match=r"it has frames, but no sites\.arrow to say of what"):
-        Run(tmp_path / "run")
-
-
 def test_a_file_of_a_run_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
     with RunWriter(tmp_path / "run", Meta()) as writer:
         writer.sites(SITES)

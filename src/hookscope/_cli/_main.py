@@ -35,7 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     try:
         status = _dispatch(list(sys.argv[1:] if argv is None else argv))
-        sys.stdout.flush()
+        if sys.stdout is not None:  # closed by who started the program
+            sys.stdout.flush()
     except BrokenPipeError:
         _drop_output()
         return BROKEN_PIPE

@@ -30,7 +30,7 @@ def show(*pictures: RenderableType) -> None:
 
 def write(text: str) -> None:
     """Write text to standard output; a name in it that the terminal's encoding lacks is escaped, and does not end the report."""
-    if sys.stdout is None:  # closed by who started the program
+    if sys.stdout is None:
         return
     encoding = sys.stdout.encoding or "utf-8"
     sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))

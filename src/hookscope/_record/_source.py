@@ -72,8 +72,6 @@ class DirectorySource:
             self._created = meta.created
         unread = sum(self._read_rank(rank) for rank in self._layout.ranks())
         sites = read_sites(self._layout.sites)
-        if self._parts and not sites:
-            raise RunUnreadableError(f"cannot read the run at {self.path}: it has frames, but no {self._layout.sites.name} to say of what")
         self._read_events()
         return Snapshot(meta, sites, tuple(self._events), tuple(self._parts), unread)
 
