@@ -208,8 +208,7 @@ def test_rows_that_the_disk_refused_are_written_once_there_is_room(tmp_path: Pat
 
 
 def test_a_file_of_a_run_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
-    with RunWriter(tmp_path / "run", Meta()) as writer:
-        writer.sites(SITES)
+    RunWriter(tmp_path / "run", Meta()).close("finished")
     (tmp_path / "run" / "events.jsonl").unlink(missing_ok=True)
     (tmp_path / "run" / "events.jsonl").mkdir()
     with pytest.raises(RunUnreadableError, match=r"cannot read the run at .*events\.jsonl: Is a directory"):

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from .._core._errors import UsageError
+from .._core._errors import RunExistsError, UsageError
 from .._core._outcome import process_outcome
 from ._after_import import after_import
 from ._script import leave_as_interrupted, run_module, run_script
@@ -99,7 +99,10 @@ class _Watching:
         )
         self.to = args.to or _free_directory(script.rpartition(".")[2] if args.module else Path(script).stem)
         # From the root on, since the script may change directories.
-        self.writer: RunWriter = RunWriter(os.path.abspath(self.to), meta, overwrite=args.overwrite, resume=args.resume)
+        try:
+            self.writer: RunWriter = RunWriter(os.path.abspath(self.to), meta, overwrite=args.overwrite, resume=args.resume)
+        except RunExistsError:
+            raise RunExistsError(f"there is a run in {self.to} already: --resume goes on with it, --overwrite replaces it") from None
 
     def start(self) -> None:
         """Torch has just been imported by the script."""

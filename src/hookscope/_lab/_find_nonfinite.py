@@ -10,13 +10,13 @@ import torch
 from torch import nn
 
 from .._core._errors import AttachError, UsageError
-from .._origin._facts import badness
+from .._origin._facts import badness, came_in
 from .._origin._forward import Buffers, Randomness
 from .._origin._gradients import gradients_of
 from .._origin._tracer import Tracer
 from .._origin._verdict import Verdict
 from .._origin._walk import origin
-from .._taps._inventory import modules
+from .._taps._inventory import modules, parameters
 from .._taps._leaves import leaves
 
 
@@ -27,7 +27,8 @@ def find_nonfinite(model: nn.Module, batch: Any, loss_fn: Callable[[nn.Module, A
     slower than by itself, most where operations are small; parameters' gradients, buffers and random states are afterwards what they were.
     The verdict names the operation, whether it was its forward or its backward, the module, file and line, the values that went in and the
     samples concerned. An infinity that was put there on purpose, as by a mask, is not blamed. Not seen: the inside of compiled and
-    scripted code. Raises `UsageError` where `loss_fn` returns no tensor.
+    scripted code. What was bad before anything ran is told as op `input` or `parameter`. Raises `UsageError` where `loss_fn` returns no
+    tensor.
 
     >>> import torch
     >>> from torch import nn
@@ -56,5 +57,19 @@ def find_nonfinite(model: nn.Module, batch: Any, loss_fn: Callable[[nn.Module, A
     finally:
         buffers.put()
         randomness.restore()
-    verdict = origin(tracer.trace, bad) if bad else None
+    verdict = (origin(tracer.trace, bad) or _came_in(model, batch)) if bad else None
     return None if verdict is None else replace(verdict, outside=verdict.module is None)
+
+
+def _came_in(model: nn.Module, batch: Any) -> Verdict | None:
+    """What no operation has made was there before: in the batch, or in a parameter."""
+    for path, tensor in leaves(batch):
+        if badness(tensor):
+            batch_size = int(tensor.shape[0]) if tensor.dim() else None
+            return came_in(tensor, batch_size, because=f"the batch{path} held it before anything ran")
+    for named in parameters(model):
+        if badness(named.parameter):
+            owner = named.owner or "(root)"
+            because = f"the parameter {named.path} held it before anything ran"
+            return replace(came_in(named.parameter, None, because=because), op="parameter", module=owner)
+    return None

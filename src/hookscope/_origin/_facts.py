@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ._verdict import Operand
+from ._verdict import Operand, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,3 +85,11 @@ def bad_samples(tensor: torch.Tensor, batch: int | None) -> tuple[int, ...]:
     rows = plain.movedim(tuple(tensor.shape).index(batch), 0).reshape(batch, -1)
     bad = (~torch.isfinite(rows)).any(1).nonzero().flatten().tolist()
     return tuple(bad[:16]) if len(bad) < batch else ()
+
+
+def came_in(tensor: torch.Tensor, batch: int | None, *, because: str = "it was there before anything ran") -> Verdict:
+    """The verdict on an input that was bad before any operation."""
+    found = badness(tensor)
+    result = " and ".join(name for name, there in (("NaN", found.nan), ("Inf", found.inf)) if there)
+    samples = bad_samples(tensor, batch)
+    return Verdict("input", "forward", None, operands=(operand(0, tensor),), result=result, samples=samples, because=because)

@@ -27,12 +27,14 @@ class _Playing:
     notes: list[str] = field(default_factory=list)
 
 
-def play(region: Region, losses: Sequence[torch.Tensor], *, backward: bool, leap: Leap | None = None) -> Verdict | None:
+def play(
+    region: Region, losses: Sequence[torch.Tensor], *, backward: bool, leap: Leap | None = None, batch: int | None = None
+) -> Verdict | None:
     """Run the noted calls again and name the first bad one on the way to `losses`: among the forwards, or, if `backward`, behind them.
 
-    `leap`: nothing is bad, but values have become far larger; the one that made them so is asked.
+    `leap`: nothing is bad, but values have become far larger; the one that made them so is asked. `batch` is the number of samples.
     """
-    tracer, playing = Tracer({}, jumps=leap is not None), _Playing()
+    tracer, playing = Tracer({}, batch, jumps=leap is not None), _Playing()
     wanted = {known[1] for loss in losses if (known := region.known(loss)) is not None and known[1] is not None}
     if not wanted and region.calls:
         wanted = {Made(region.calls[-1].number, 0)}

@@ -69,7 +69,7 @@ def _once(forward: Forward, tracer: Tracer, scratch: Any, notes: list[str]) -> t
     elif [fingerprint(t, scratch(t)) for t in outputs] != forward.fingerprint:
         notes.append("the second forward gave other outputs: the model draws from a generator, or keeps a state, that is not put back")
     bad = [t for t in outputs if badness(t)]
-    made = origin(tracer.trace, bad) if bad else None
+    made = (origin(tracer.trace, bad) if bad else None) or origin_within(tracer.trace)
     reached = [i for i in forward.gradients if i < len(outputs) and outputs[i].grad_fn is not None]
     gradients: list[torch.Tensor] = []
     if reached:

@@ -48,6 +48,8 @@ class Sites(Sequence[Site]):
             return self._by_name[key], None
         parsed = parse_key(key)
         found = self.meant(parsed.selection, kinds=kinds)
+        if len(found) > 1 and "/" not in key:  # without a label in the words, none is meant
+            found = [site for site in found if not site.label] or found
         if len(found) > 1:
             names = ", ".join(repr(s.name) for s in found[:5]) + (f" and {len(found) - 5} more" if len(found) > 5 else "")
             raise SelectionError(f"{key!r} names {len(found)} sites, not one: {names}; for all of them use run.series({key!r}, quantity)")

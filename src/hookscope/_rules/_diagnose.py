@@ -31,7 +31,8 @@ def diagnose(
 
     `run` is a `Run` or the directory of one. `rules` are ids (`"nonfinite-forward"`) or functions `rule(run) -> Iterator[Finding]` of
     your own; by default all that hookscope has. `select`, in the selection language, keeps the findings on those sites and those that are
-    on no site. `grad_norm_threshold` switches `exploding-grad` on: a bound on the norm over all gradients of a step.
+    on no site. `grad_norm_threshold` switches `exploding-grad` on: a bound on the norm over all gradients of a step; by default the one
+    that the watch was given.
 
     Findings of one rule with one origin and severity are one, from its first to its last step; `explains` holds the positions of those
     that follow from it. The verdict is `sick` with an error among them, `warning` with a warning, else `healthy`. Raises `UsageError` for
@@ -53,6 +54,9 @@ def diagnose(
     1. error nonfinite-loss at step 0: the loss is NaN although all 1 finite module outputs stay within 0.9
     """
     opened = run if isinstance(run, Run) else Run(run)
+    if grad_norm_threshold is None:
+        asked = opened.meta.settings.get("grad_norm_threshold")
+        grad_norm_threshold = float(asked) if isinstance(asked, (int, float)) else None
     chosen = RULES if rules is None else tuple(_rule(rule) for rule in rules)
     bound = {exploding_grad: partial(exploding_grad, grad_norm_threshold=grad_norm_threshold)}
     with np.errstate(all="ignore"):  # NaN and Inf are what is looked for

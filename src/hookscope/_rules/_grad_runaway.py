@@ -81,9 +81,9 @@ def _divergence(norm: Series, lost: Series, factor: float) -> Finding | None:
     first, usual = float(np.median(lost.values[:3])), float(np.median(norm.values[:10]))
     if not (0 < first < np.inf and 0 < usual < np.inf):
         return None
-    high = lost.values > factor * first
+    # A loss that turns non-finite, from one step to the next, has not diverged: something else broke it.
+    high = np.isfinite(lost.values) & (lost.values > factor * first)
     streak = np.convolve(high, np.ones(20), "valid") >= 20
-    streak &= np.isfinite(lost.values[: len(streak)])  # a loss that turns non-finite at once has not diverged: something else broke it
     if not streak.any():
         return None
     begin = int(np.argmax(streak))

@@ -31,6 +31,9 @@ def _match(finding: Finding, origins: Sequence[Mapping[str, Any]]) -> Mapping[st
 
 
 def _named(finding: Finding, origin: Mapping[str, Any]) -> Finding:
+    if origin["op"] == "input":  # no operation made it: it came with the batch
+        samples = {"samples": origin["samples"]} if origin.get("samples") else {}
+        return replace(finding, message=f"{finding.message}{_samples(origin)}", evidence={**finding.evidence, **samples})
     outside = bool(origin.get("outside"))
     inside = not outside and origin.get("exact") and origin.get("module")
     where, module = finding.where, finding.module
@@ -63,11 +66,15 @@ def _sentence(origin: Mapping[str, Any]) -> str:
     line = f" at {PurePath(str(origin['file'])).name}:{origin['line']}" if origin.get("file") else ""
     operands = [text for operand in origin.get("operands") or () if (text := _operand(operand))]
     given = f" from {' and '.join(operands[:3])}" if operands else ""
-    samples = list(origin.get("samples") or ())
-    where = f", in sample{'s' if len(samples) > 1 else ''} {', '.join(map(str, samples[:5]))} of the batch" if samples else ""
+    where = _samples(origin)
     because = f"; {origin['because']}" if origin.get("because") else ""
     doubt = "" if origin.get("exact") else f" (approximate: {'; '.join(origin.get('notes') or ()) or 'the second run differed'})"
     return f"{action}{line}{given}{where}{because}{doubt}"
+
+
+def _samples(origin: Mapping[str, Any]) -> str:
+    samples = list(origin.get("samples") or ())
+    return f", in sample{'s' if len(samples) > 1 else ''} {', '.join(map(str, samples[:5]))} of the batch" if samples else ""
 
 
 def _operand(operand: Mapping[str, Any]) -> str:

@@ -82,7 +82,7 @@ def _finding(early: Series, excess: Excess, harm: str) -> Finding:
         confidence=0.9,
         causes=("the learning rate is too high", "the loss is summed instead of averaged", "targets or inputs on a large scale"),
         advice=(
-            f"divide the learning rate by about {window[0] / 0.01:.0f}",
+            f"divide the learning rate by {'about ' + format(window[0] / 0.01, '.0f') if window[0] < 10 else '1,000 or more'}",
             "average the loss over the batch; standardise inputs and targets",
             "warm the learning rate up",
         ),

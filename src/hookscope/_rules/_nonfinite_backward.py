@@ -53,13 +53,17 @@ def _finding(birth: Birth, origin: BackwardOrigin) -> Finding:
         site=origin.row.site.name,
         module=origin.place.name if origin.kind != "loss" else None,
         confidence=origin.confidence,
-        causes=(
+        causes=("the gradient overflowed under the loss scale, or a guard in the loop left the step out",)
+        if skipped
+        else (
             "sqrt, norm or pow at exactly 0: its derivative is infinite",
             "log, sqrt or division in the branch that torch.where does not select: its gradient is 0 * inf",
             "nan_to_num or a mask that cleans the value but not its gradient",
             *(("clip_grad_norm_ multiplied an infinite gradient by 1 / inf = 0, which gives NaN",) if aside else ()),
         ),
-        advice=(
+        advice=("nothing, while it stays rare: a GradScaler lowers its scale after each such step",)
+        if skipped
+        else (
             "make the argument valid before the operation (clamp, eps, or where around the argument as well as around the result)",
             f"run the batch of step {birth.step} again under torch.autograd.detect_anomaly() to see the line",
         ),

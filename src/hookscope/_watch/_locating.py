@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from .._core._site import ROOT, Site
-from .._origin._facts import badness
+from .._origin._facts import badness, came_in
 from .._origin._forward import Buffers, Forward, Randomness
 from .._origin._play import play
 from .._origin._region import Region
@@ -160,8 +160,9 @@ class Locator:
         self.busy = True
         try:
             entry = [t for t in self._inputs if badness(t)]
-            if entry and (verdict := play(self.region, entry, backward=False)) is not None:
-                return [replace(verdict, outside=True)]
+            if entry:
+                verdict = play(self.region, entry, backward=False, batch=self._batch)
+                return [replace(verdict or came_in(entry[0], self._batch), outside=True)]
             in_model = bad.get("output", False)
             outside = not in_model and (bad.get("loss", False) or any(badness(g) for f in self._forwards for g in f.gradients.values()))
             order = (self._in_region, self._in_model) if outside else (self._in_model, self._in_region)
@@ -190,8 +191,13 @@ class Locator:
         finally:
             self.busy = False
 
+    @property
+    def _batch(self) -> int | None:
+        """The length of the first input, where it has one."""
+        return next((int(t.shape[0]) for t in self._inputs if t.dim()), None)
+
     def _in_region(self, _micro: MicroRows, _sites: Sequence[Site], bad: Mapping[str, bool]) -> Sequence[Verdict]:
-        verdict = play(self.region, self._losses, backward=not bad.get("loss", False))
+        verdict = play(self.region, self._losses, backward=not bad.get("loss", False), batch=self._batch)
         return () if verdict is None else [replace(verdict, outside=True)]
 
     def _in_model(self, micro: MicroRows, sites: Sequence[Site], _bad: Mapping[str, bool], leap: Leap | None = None) -> Sequence[Verdict]:

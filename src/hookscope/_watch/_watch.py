@@ -87,6 +87,8 @@ class watch:  # noqa: N801  # used like the function it reads as: `with hs.watch
         settings = Settings(_selection(select), every, on_finding, updates, grad_norm_threshold, on_nonfinite)
         optimizers = [_as_optimizer(one) for one in (optimizer if isinstance(optimizer, Sequence) else [optimizer]) if one is not None]
         _rehearse(models, settings)
+        for one in optimizers:
+            _check_concerned(one, models)
         self._session = open_session(settings, to, overwrite=overwrite, resume=resume)
         self._to = to
         self._session.steps.clock.expected = frozenset(map(id, optimizers))
@@ -211,6 +213,15 @@ def _selection(asked: Any) -> Any:
 
 def _as_list(text: str | list[str]) -> list[str]:
     return [text] if isinstance(text, str) else text
+
+
+def _check_concerned(optimizer: torch.optim.Optimizer, models: Mapping[str, nn.Module]) -> None:
+    watched = {id(p) for model in models.values() for p in model.parameters()}
+    if all(id(p) not in watched for group in optimizer.param_groups for p in group["params"]):
+        raise AttachError(
+            f"the {type(optimizer).__name__} updates no parameter of the model: make it from this model's parameters, "
+            "after the model was made or replaced"
+        )
 
 
 def _as_optimizer(given: Any) -> torch.optim.Optimizer:
