@@ -46,7 +46,7 @@ def test_a_directory_that_holds_a_run_is_refused_before_the_script_begins(tmp_pa
     before = (tmp_path / "mine/run.json").read_bytes()
     done = watched("--to", "mine", script, cwd=tmp_path)
     assert (done.code, done.out) == (2, "")
-    assert re.fullmatch(r"hookscope: a run is already in \S*mine: .*overwrite.*\n", done.err)
+    assert re.fullmatch(r"hookscope: there is a run in \S*mine already: --resume .*, --overwrite .*\n", done.err)
     assert (tmp_path / "mine/run.json").read_bytes() == before
 
 

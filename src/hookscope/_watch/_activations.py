@@ -73,7 +73,7 @@ class Activations:
         """A forward begins in one of the modules through which the training enters. It may do so within another one: `within` says
         whether what goes in is read then, too.
         """
-        if torch.compiler.is_compiling() or torch._C._current_graph_task_id() != -1:
+        if torch._C._current_graph_task_id() != -1:
             return
         self._depth += 1
         if self._depth == 1:
@@ -88,7 +88,7 @@ class Activations:
 
     def leave(self, output: Any) -> None:
         """That forward is over; by an exception if `output` is None."""
-        if not torch.compiler.is_compiling() and torch._C._current_graph_task_id() == -1:
+        if torch._C._current_graph_task_id() == -1:
             self._depth = max(0, self._depth - 1)
             if self._depth == 0 and self.locator is not None:
                 locator, training = self.locator, self.on and self._with_grad
@@ -96,12 +96,12 @@ class Activations:
 
     def before_forward(self, tap: Tap, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A module is called whose inputs were asked for."""
-        if not torch.compiler.is_compiling() and self.on and torch._C._current_graph_task_id() == -1 and self._training():
+        if self.on and torch._C._current_graph_task_id() == -1 and self._training():
             self._guarded(self._read_inputs, replace(tap.site, kind="input"), tap.calls, args, kwargs)
 
     def after_forward(self, tap: Tap, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         """A module has returned."""
-        if torch.compiler.is_compiling() or (not self.on and torch.is_grad_enabled()):
+        if not self.on and torch.is_grad_enabled():
             return
         if torch._C._current_graph_task_id() != -1:
             if self.on:
@@ -232,8 +232,6 @@ class Activations:
     def _site(self, tap: Tap, kind: Kind, path: str, tensor: torch.Tensor) -> int:
         return self.table.add(replace(tap.site, kind=kind, output_path=path, **tensor_facts(tensor)))
 
-    # -- passes ---------------------------------------------------------------------------------------------------------------------
-
     def end_evaluation(self) -> None:
         """What was read in eval mode and left without a backward is no part of the micro-batch that comes."""
         if self._was_training is False:
@@ -263,8 +261,6 @@ class Activations:
         self.views.end_backward()
         self.passing = INNER
         self._differentiable = create_graph or (self._differentiable and not self._touched)
-
-    # -- folding --------------------------------------------------------------------------------------------------------------------
 
     @property
     def waiting(self) -> bool:
