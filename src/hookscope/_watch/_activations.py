@@ -145,8 +145,6 @@ class Activations:
             self.fail(error)
         self.spent += time.perf_counter_ns() - began
 
-    # -- reading --------------------------------------------------------------------------------------------------------------------
-
     def _entered(self, site: Site, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if module.training and self._was_training is False:
             self.end_evaluation()
