@@ -21,12 +21,15 @@ class Views:
         self._seen: list[tuple[Tap, Slot, weakref.ref[torch.Tensor], int]] = []
         self._written: list[tuple[Tap, Slot]] = []
         self._latest: tuple[Tap, Slot, weakref.ref[torch.Tensor], int] | None = None
+        # The latest of each module may die before the backward, written to by the program itself; this has its memory and its version.
+        self._memory: dict[Tap, tuple[Slot, torch.Tensor, int]] = {}
 
     def tapped(self, tap: Tap, slot: Slot, tensor: torch.Tensor) -> None:
         """A hook has been put on `tensor`."""
         if tensor._is_view():
             self._latest = (tap, slot, weakref.ref(tensor), tensor._version)
             self._seen.append(self._latest)
+            self._memory[tap] = slot, tensor.detach(), tensor._version
 
     def called(self) -> None:
         """The next module has been called: most often with the latest of them, which may be gone before the backward."""
@@ -36,6 +39,7 @@ class Views:
     def begin_backward(self) -> None:
         """Which of them are no longer what they were?"""
         self._written += _written(self._seen)
+        self._written += [(tap, slot) for tap, (slot, memory, version) in self._memory.items() if memory._version != version]
 
     def end_backward(self) -> None:
         """What was used before the write has its gradient all the same."""
@@ -45,6 +49,7 @@ class Views:
     def forget(self) -> None:
         """The micro-batch is over."""
         self._seen, self._written, self._latest = [], [], None
+        self._memory.clear()
 
 
 def _written(seen: list[tuple[Tap, Slot, weakref.ref[torch.Tensor], int]]) -> list[tuple[Tap, Slot]]:
