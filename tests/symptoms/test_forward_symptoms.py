@@ -137,7 +137,7 @@ def test_a_lazy_module_is_hooked_before_it_has_a_shape() -> None:
     """60132: a hook that was there before made its first call raise."""
     model = nn.Sequential(nn.LazyLinear(3))
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
-    with hs.watch(model, optimizer) as w:
+    with hs.watch(model) as w:  # the optimizer has nothing of the model yet
         optimizer.add_param_group({"params": list(model.parameters())})
         model(X).sum().backward()
         optimizer.step()

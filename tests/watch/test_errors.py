@@ -264,3 +264,9 @@ def test_a_lazy_model_that_has_run_before_is_like_any_other() -> None:
     with hs.watch(model, adam(model)) as watched:
         train(model, adam(model), 1)
     assert len(watched.run["0:output_grad", "rms"].values) == 1
+
+
+def test_an_optimizer_of_another_model_is_warned_of() -> None:
+    """Most often the model was made anew after its optimizer."""
+    with pytest.warns(hs.HookscopeWarning, match="the Adam updates no parameter of the model"):
+        hs.watch(mlp(), adam(mlp())).close()

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from .._core._errors import AttachError, UsageError
+from .._core._errors import AttachError, HookscopeWarning, UsageError
 from .._core._finding import Finding
 from .._core._select import describe, select
 from .._record import MemoryWriter, Meta, Run, RunWriter
@@ -20,6 +20,7 @@ from .._taps._inventory import candidates
 from ._activations import Activations
 from ._chosen import choose
 from ._nonfinite import OnNonfinite
+from ._notice import warn
 from ._placing import Placing
 from ._session import Session, end_recording_to
 from ._settings import OnFinding, Settings, Updates
@@ -216,11 +217,12 @@ def _as_list(text: str | list[str]) -> list[str]:
 
 
 def _check_concerned(optimizer: torch.optim.Optimizer, models: Mapping[str, nn.Module]) -> None:
+    """It may still be given them; most often the model was made anew after it."""
     watched = {id(p) for model in models.values() for p in model.parameters()}
     if all(id(p) not in watched for group in optimizer.param_groups for p in group["params"]):
-        raise AttachError(
-            f"the {type(optimizer).__name__} updates no parameter of the model: make it from this model's parameters, "
-            "after the model was made or replaced"
+        warn(
+            f"hookscope: the {type(optimizer).__name__} updates no parameter of the model; was the model made or replaced after it?",
+            HookscopeWarning,
         )
 
 
