@@ -72,6 +72,6 @@ def test_a_private_path_is_found(path: str) -> None:
     assert private_paths(f"fine\nsee {path}\n") == [f"see {path}"]
 
 
-@pytest.mark.parametrize("text", ["runs/base", "https://example.org/work/x", "the work/rest balance", "(root)/x", "$HOME/work/x"])
+@pytest.mark.parametrize("text", ["runs/base", "https://example.org/pages/x", "the work/rest balance", "(root)/x", "$HOME/things/x"])
 def test_an_ordinary_path_is_not_taken_for_a_private_one(text: str) -> None:
     assert private_paths(text) == []

@@ -38,7 +38,7 @@ def run_module(name: str, args: list[str]) -> NoReturn:
     sys.argv[:] = ["-m", *args]
     _search_first(os.getcwd())
     # What `python -m` itself calls: unlike runpy.run_module it leaves the module in place as `__main__`.
-    _as_the_program(lambda: runpy._run_module_as_main(name))  # type: ignore[attr-defined]
+    _as_the_program(lambda: runpy._run_module_as_main(name))  # type: ignore[attr-defined]  # what python -m itself calls
 
 
 def leave_as_interrupted() -> None:
