@@ -24,8 +24,7 @@ class Row:
 
     view: torch.Tensor
     pointer: int
-    chunk: int
-    index: int
+    place: int  # among all rows of its cells
 
 
 def width_of(device: torch.device) -> torch.dtype:
@@ -68,19 +67,22 @@ class Cells:
             chunk = len(self._chunks) - 1
         with torch.inference_mode(mode=False):
             view = self._chunks[chunk][index : index + 1].data
-        return Row(view, view.data_ptr() if self.device.type == "cpu" else 0, chunk, index)
+        return Row(view, view.data_ptr() if self.device.type == "cpu" else 0, chunk * CHUNK + index)
 
     def read(self, rows: Sequence[Row]) -> Rows:
         """The numbers in these rows, as a new [n, 8] float64 array on the host, in the given order.
 
         On a device other than the CPU this waits for the work queued there, and copies each chunk once.
         """
-        chunks = np.fromiter((row.chunk for row in rows), np.intp, len(rows))
-        indices = np.fromiter((row.index for row in rows), np.intp, len(rows))
+        places = np.array([row.place for row in rows], np.intp)
         read = np.empty((len(rows), WIDTH))
-        for chunk in np.unique(chunks):
+        if not rows:
+            return read
+        chunks = places // CHUNK
+        for chunk in range(chunks.min(), chunks.max() + 1):
             here = chunks == chunk
-            read[here] = self._chunks[chunk].cpu().numpy()[indices[here]]
+            if here.any():
+                read[here] = self._chunks[chunk].cpu().numpy()[places[here] - chunk * CHUNK]
         return read
 
     def _grow(self) -> None:

@@ -29,7 +29,7 @@
 #endif
 
 enum { FLOAT32, FLOAT64, FLOAT16, BFLOAT16, DTYPES };
-enum { BLOCK = 2048, RELEASE_GIL_FROM = 16384 };
+enum { BLOCK = 8192, AHEAD = 512 /* elements */, CHANGES = 2048, RELEASE_GIL_FROM = 16384 };
 
 typedef struct {
     double nan, inf, zeros, sum, sumsq, min, max;
@@ -141,6 +141,12 @@ T512 ALWAYS F512 F512_start(void) {
     F512 a = {{d, d}, {d, d}, _mm512_set1_ps(INFINITY), _mm512_set1_ps(-INFINITY), c, c, c};
     return a;
 }
+T512 ALWAYS void F512_sum(F512 *a, __m512d low, __m512d high) {
+    a->sum[0] = _mm512_add_pd(a->sum[0], low);
+    a->sum[1] = _mm512_add_pd(a->sum[1], high);
+    a->sumsq[0] = _mm512_fmadd_pd(low, low, a->sumsq[0]);
+    a->sumsq[1] = _mm512_fmadd_pd(high, high, a->sumsq[1]);
+}
 T512 ALWAYS void F512_take(F512 *a, __m512 v, int masked) {
     const __m512i one = _mm512_set1_epi32(1), magnitude = _mm512_set1_epi32(0x7fffffff), infinity = _mm512_set1_epi32(0x7f800000);
     __m512i bits = _mm512_castps_si512(v);
@@ -153,12 +159,16 @@ T512 ALWAYS void F512_take(F512 *a, __m512 v, int masked) {
         a->inf = _mm512_mask_add_epi32(a->inf, _mm512_cmpeq_epi32_mask(bits, infinity), a->inf, one);
         v = _mm512_maskz_mov_ps(_mm512_cmplt_epi32_mask(bits, infinity), v);
     }
-    __m512d low = _mm512_cvtps_pd(_mm512_castps512_ps256(v));
-    __m512d high = _mm512_cvtps_pd(_mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(v), 1)));
-    a->sum[0] = _mm512_add_pd(a->sum[0], low);
-    a->sum[1] = _mm512_add_pd(a->sum[1], high);
-    a->sumsq[0] = _mm512_fmadd_pd(low, low, a->sumsq[0]);
-    a->sumsq[1] = _mm512_fmadd_pd(high, high, a->sumsq[1]);
+    F512_sum(a, _mm512_cvtps_pd(_mm512_castps512_ps256(v)), _mm512_cvtps_pd(_mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(v), 1))));
+}
+/* Finite floats in memory: to widen them from there spares the port that shuffles, which is the one that is busy. */
+T512 ALWAYS void F512_take_clean(F512 *a, const float *p) {
+    __m512 v = _mm512_loadu_ps(p);
+    const __m512i one = _mm512_set1_epi32(1), magnitude = _mm512_set1_epi32(0x7fffffff);
+    a->zeros = _mm512_mask_add_epi32(a->zeros, _mm512_testn_epi32_mask(_mm512_castps_si512(v), magnitude), a->zeros, one);
+    a->lo = _mm512_min_ps(v, a->lo);
+    a->hi = _mm512_max_ps(v, a->hi);
+    F512_sum(a, _mm512_cvtps_pd(_mm256_loadu_ps(p)), _mm512_cvtps_pd(_mm256_loadu_ps(p + 8)));
 }
 T512 ALWAYS void F512_fold(const F512 *a, Totals *t) {
     t->nan += _mm512_reduce_add_epi32(a->nan);
@@ -210,7 +220,20 @@ T512 ALWAYS void D512_fold(const D512 *a, Totals *t) {
 #define LOAD512_f16(P) _mm512_cvtph_ps(_mm256_loadu_si256((const void *)(P)))
 #define LOAD512_bf16(P) \
     _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)(P))), 16))
-VECTOR_READER(f32, avx512, T512, float, 16, F512, _mm512_loadu_ps)
+T512 static void f32_avx512(const void *x, int64_t n, int masked, Totals *t) {
+    const float *p = x;
+    F512 a = F512_start();
+    int64_t i = 0;
+    if (masked)
+        for (; i + 16 <= n; i += 16) F512_take(&a, _mm512_loadu_ps(p + i), 1);
+    else
+        for (; i + 16 <= n; i += 16) {
+            _mm_prefetch((const char *)(p + i + AHEAD), _MM_HINT_T0);
+            F512_take_clean(&a, p + i);
+        }
+    F512_fold(&a, t);
+    for (; i < n; i++) take_f32(x, i, masked, t);
+}
 VECTOR_READER(f64, avx512, T512, double, 8, D512, _mm512_loadu_pd)
 VECTOR_READER(f16, avx512, T512, uint16_t, 16, F512, LOAD512_f16)
 VECTOR_READER(bf16, avx512, T512, uint16_t, 16, F512, LOAD512_bf16)
@@ -323,20 +346,25 @@ static const BlockReader AVX2[DTYPES] = {f32_avx2, f64_avx2, f16_avx2, bf16_avx2
 
 static const int64_t ITEMSIZE[DTYPES] = {4, 8, 2, 2};
 
+static const Totals EMPTY_TOTALS = {0, 0, 0, 0, 0, INFINITY, -INFINITY};
+
+static void add_totals(Totals *all, const Totals *block) {
+    all->nan += block->nan, all->inf += block->inf, all->zeros += block->zeros;
+    all->sum += block->sum, all->sumsq += block->sumsq;
+    all->min = least(all->min, block->min), all->max = greatest(all->max, block->max);
+}
+
 static Totals read_all(BlockReader reader, const char *x, int64_t n, int64_t itemsize) {
-    Totals all = {0, 0, 0, 0, 0, INFINITY, -INFINITY};
+    Totals all = EMPTY_TOTALS;
     for (int64_t i = 0; i < n; i += BLOCK) {
         int64_t length = n - i < BLOCK ? n - i : BLOCK;
-        Totals block = {0, 0, 0, 0, 0, INFINITY, -INFINITY};
+        Totals block = EMPTY_TOTALS;
         reader(x + i * itemsize, length, 0, &block);
         if (!(block.sumsq - block.sumsq == 0)) {
-            Totals empty = {0, 0, 0, 0, 0, INFINITY, -INFINITY};
-            block = empty;
+            block = EMPTY_TOTALS;
             reader(x + i * itemsize, length, 1, &block);
         }
-        all.nan += block.nan, all.inf += block.inf, all.zeros += block.zeros;
-        all.sum += block.sum, all.sumsq += block.sumsq;
-        all.min = least(all.min, block.min), all.max = greatest(all.max, block.max);
+        add_totals(&all, &block);
     }
     return all;
 }
@@ -394,6 +422,127 @@ static PyObject *reduce(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
     Py_RETURN_NONE;
 }
 
+/* ---- many tensors in one call, and what an update changed ---- */
+
+typedef struct {
+    const char *x;
+    int64_t n;           /* elements to reduce: of the tensor, or, for a change, of the sample */
+    int64_t run, stride; /* the sample: so many elements in a row, and from one run to the next */
+    char *sample;        /* written after the reduction, or, for a change, what was there before */
+    int dtype, change;
+} Job;
+
+static void write_row(double *out, const Totals *t, double n) {
+    double row[8] = {n, t->nan, t->inf, t->zeros, t->sum, t->sumsq, t->min, t->max};
+    memcpy(out, row, sizeof row);
+}
+
+static void gather(const Job *job) {
+    int64_t size = ITEMSIZE[job->dtype], length = job->run * size;
+    char *to = job->sample;
+    if (job->run == job->stride) {
+        memcpy(to, job->x, (size_t)(job->n / job->run * length));
+        return;
+    }
+    for (int64_t i = 0; i + job->run <= job->n; i += job->stride, to += length) memcpy(to, job->x + i * size, (size_t)length);
+}
+
+/* Differences in float, of doubles in double: a change of halves need not be a half. */
+static void subtract(const Job *job, int64_t at, int64_t before, int64_t length, float *f, double *d) {
+    const void *x = job->x, *y = job->sample;
+    if (job->dtype == FLOAT32 && length == 8) { /* a length the compiler knows: one vector */
+        for (int j = 0; j < 8; j++) f[j] = ((const float *)x)[at + j] - ((const float *)y)[before + j];
+        return;
+    }
+    switch (job->dtype) {
+    case FLOAT32:
+        for (int64_t j = 0; j < length; j++) f[j] = ((const float *)x)[at + j] - ((const float *)y)[before + j];
+        break;
+    case FLOAT64:
+        for (int64_t j = 0; j < length; j++) d[j] = ((const double *)x)[at + j] - ((const double *)y)[before + j];
+        break;
+    case FLOAT16:
+        for (int64_t j = 0; j < length; j++) f[j] = (float)load_f16(x, at + j) - (float)load_f16(y, before + j);
+        break;
+    default:
+        for (int64_t j = 0; j < length; j++) f[j] = (float)load_bf16(x, at + j) - (float)load_bf16(y, before + j);
+    }
+}
+
+static Totals read_change(const Level *with, const Job *job) {
+    Totals all = EMPTY_TOTALS;
+    union {
+        float f[CHANGES];
+        double d[CHANGES];
+    } change;
+    int dtype = job->dtype == FLOAT64 ? FLOAT64 : FLOAT32;
+    int64_t filled = 0;
+    for (int64_t i = 0; i < job->n;) { /* i counts the elements of the sample */
+        int64_t in_run = i % job->run, length = job->run - in_run, room = CHANGES - filled;
+        if (length > room) length = room;
+        if (length > job->n - i) length = job->n - i;
+        subtract(job, i / job->run * job->stride + in_run, i, length, change.f + filled, change.d + filled);
+        filled += length, i += length;
+        if (filled == CHANGES || i == job->n) {
+            Totals block = read_all(with->readers[dtype], (const char *)&change, filled, ITEMSIZE[dtype]);
+            add_totals(&all, &block);
+            filled = 0;
+        }
+    }
+    return all;
+}
+
+static void do_jobs(const Level *with, const Job *jobs, Py_ssize_t count, double *out) {
+    for (const Job *job = jobs; job < jobs + count; job++, out += 8) {
+        Totals t = job->change ? read_change(with, job) : read_all(with->readers[job->dtype], job->x, job->n, ITEMSIZE[job->dtype]);
+        write_row(out, &t, (double)job->n);
+        if (!job->change && job->sample) gather(job);
+    }
+}
+
+PyDoc_STRVAR(reduce_many_doc,
+             "reduce_many(jobs, out)\n--\n\nReduce many tensors into rows of 8 doubles at `out`. `jobs` is a flat list of seven integers for each: "
+             "dtype, pointer, n, run, stride, sample, change.\n\nA sample is `run` elements from each `stride`, all of them whole. With change == 0 "
+             "as reduce(), and where sample is not 0 it is then written there. With change == 1 the stats are of what has changed since in "
+             "a sample of n elements. Addresses are trusted.");
+enum { JOB_FIELDS = 7 };
+static PyObject *reduce_many(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
+    (void)self;
+    if (nargs != 2) return PyErr_Format(PyExc_TypeError, "reduce_many() takes 2 arguments, got %zd", nargs);
+    PyObject *list = args[0];
+    double *out = PyLong_AsVoidPtr(args[1]);
+    if (PyErr_Occurred()) return NULL;
+    if (!PyList_Check(list) || PyList_Size(list) % JOB_FIELDS)
+        return PyErr_Format(PyExc_TypeError, "reduce_many() takes a flat list of %d integers a tensor", JOB_FIELDS);
+    Py_ssize_t count = PyList_Size(list) / JOB_FIELDS;
+    int64_t elements = 0;
+    Job *jobs = PyMem_Malloc((size_t)(count ? count : 1) * sizeof *jobs);
+    if (!jobs) return PyErr_NoMemory();
+    for (Py_ssize_t i = 0; i < count; i++) {
+        int64_t field[JOB_FIELDS];
+        for (int j = 0; j < JOB_FIELDS; j++) field[j] = PyLong_AsLongLong(PyList_GetItem(list, i * JOB_FIELDS + j));
+        Job job = {(const char *)(intptr_t)field[1], field[2],      field[3],     field[4],
+                   (char *)(intptr_t)field[5],       (int)field[0], field[6] != 0};
+        int wrong = field[0] < 0 || field[0] >= DTYPES || job.n < 0 || !out || (job.n && !job.x) || job.run < 1 || job.stride < job.run;
+        if (PyErr_Occurred() || wrong || (job.change && !job.sample)) {
+            PyMem_Free(jobs);
+            return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_ValueError, "job %zd has an unknown dtype, a null address or n below 0", i);
+        }
+        jobs[i] = job;
+        elements += job.n;
+    }
+    const Level *with = level;
+    if (elements >= RELEASE_GIL_FROM) {
+        Py_BEGIN_ALLOW_THREADS
+        do_jobs(with, jobs, count, out);
+        Py_END_ALLOW_THREADS
+    } else {
+        do_jobs(with, jobs, count, out);
+    }
+    PyMem_Free(jobs);
+    Py_RETURN_NONE;
+}
+
 PyDoc_STRVAR(levels_doc, "levels()\n--\n\nThe instruction sets usable here, fastest first.");
 static PyObject *list_levels(PyObject *self, PyObject *unused) {
     (void)self, (void)unused;
@@ -428,6 +577,7 @@ static PyObject *use(PyObject *self, PyObject *name) {
 
 static PyMethodDef methods[] = {
     {"reduce", (PyCFunction)(void (*)(void))reduce, METH_FASTCALL, reduce_doc},
+    {"reduce_many", (PyCFunction)(void (*)(void))reduce_many, METH_FASTCALL, reduce_many_doc},
     {"levels", list_levels, METH_NOARGS, levels_doc},
     {"level", current_level, METH_NOARGS, level_doc},
     {"use", use, METH_O, use_doc},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from ._backend import KERNEL
@@ -10,6 +12,8 @@ from ._fallback import stats_in_chunks
 from ._plain import FLOATS, Plain, flat, is_dense, plain
 
 _CODES = {dtype: code for code, dtype in enumerate(FLOATS)} if KERNEL else {}
+_INTEGERS = frozenset({torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool})
+FEW = 1 << 16  # elements of which a copy costs nothing
 _PLAIN_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
 
 
@@ -30,29 +34,39 @@ def reduce_into(row: Row, tensor: torch.Tensor) -> bool:
     >>> cells.read([row])[0].tolist()
     [2.0, 0.0, 0.0, 0.0, -1.0, 25.0, -4.0, 3.0]
     """
-    code = _CODES.get(tensor.dtype)
-    if code is not None and row.pointer and type(tensor) in _PLAIN_TYPES and tensor.is_cpu and _read_natively(row, tensor, code):
+    if row.pointer and (pointer := address_of(tensor)) >= 0:
+        _kernel(pointer, tensor.numel(), _CODES[tensor.dtype], row.pointer, 1)
         return True
     found = plain(tensor)
     if found is None or found.values.device != row.view.device:
         return False
+    if row.pointer and found.values.dtype in _INTEGERS and found.values.numel() <= FEW:
+        found = replace(found, values=found.values.double())  # token ids: one operation, where to read them as they are takes several
     _write(row, found)
     return True
 
 
-def _read_natively(row: Row, tensor: torch.Tensor, code: int) -> bool:
-    """The common case, at the cost of a few attribute reads: memory that is exactly the elements, in whatever order."""
+def address_of(tensor: torch.Tensor) -> int:
+    """Where the elements lie, if the kernel can read them as they are: memory that is exactly the elements, in whatever order; else -1.
+
+    This is the common case, and costs a few attribute reads.
+    """
+    if type(tensor) not in _PLAIN_TYPES or tensor.dtype not in _CODES or not tensor.is_cpu:
+        return -1
     try:
         pointer = tensor.data_ptr()
     except RuntimeError:  # sparse, or wrapped: no memory of its own
-        return False
+        return -1
     if tensor.is_nested or tensor.is_neg() or not (tensor.is_contiguous() or is_dense(tensor)):
-        return False
-    n = tensor.numel()
-    if n and pointer == tensor.storage_offset() * tensor.element_size():  # freed
-        return False
-    _kernel(pointer, n, code, row.pointer, 1)
-    return True
+        return -1
+    if pointer == tensor.storage_offset() * tensor.element_size() and tensor.numel():  # freed
+        return -1
+    return pointer
+
+
+def code_of(tensor: torch.Tensor) -> int:
+    """The kernel's name for the dtype of a tensor that it can read."""
+    return _CODES[tensor.dtype]
 
 
 def _write(row: Row, found: Plain) -> None:

@@ -20,6 +20,10 @@ def leaves(value: Any) -> list[tuple[str, torch.Tensor]]:
     if isinstance(value, torch.Tensor):
         return [("", value)]
     found: list[tuple[str, torch.Tensor]] = []
+    if type(value) is tuple and all(
+        part is None or isinstance(part, torch.Tensor) for part in value
+    ):  # most often, and at a tenth of the price
+        return [(f"[{i}]", part) for i, part in enumerate(value[:MAX_LEAVES]) if part is not None]
     for leaf in _walk(value, "", 0):
         found.append(leaf)
         if len(found) == MAX_LEAVES:

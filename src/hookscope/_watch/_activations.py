@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 import weakref
+from _thread import get_ident
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 MAX_CALLS = 256  # calls of one module in one micro-batch that get rows of their own; later ones are counted as lost
 INNER = "inner"  # label of a gradient taken by torch.autograd.grad
 SECOND = "second"  # label of one that a backward through the graph of another backward brings
+_function_modes, _dispatch_modes = torch._C._len_torch_function_stack, torch._C._len_torch_dispatch_stack
+_LOSS = Site(-1, "loss", "loss")
+_graph_task, _level = torch._C._current_graph_task_id, torch._C._functorch.maybe_current_level
 MAX_BLAMED = 8  # modules per micro-batch whose inputs are read because their output was not finite
 
 
@@ -61,6 +65,7 @@ class Activations:
         self._touched: list[Tap] = []
         self._last: tuple[weakref.ref[torch.Tensor], int, Slot] | None = None
         self._depth = 0
+        self._lane = 0  # the thread whose forward is under way, where no other has to be reckoned with
         self._with_grad = False
         self._was_training: bool | None = None
         self._seq = 0
@@ -90,6 +95,8 @@ class Activations:
         """That forward is over; by an exception if `output` is None."""
         if torch._C._current_graph_task_id() == -1:
             self._depth = max(0, self._depth - 1)
+            if self._depth == 0:
+                self._lane = 0
             if self._depth == 0 and self.locator is not None:
                 locator, training = self.locator, self.on and self._with_grad
                 self._guarded(lambda: locator.left(output, training=training))
@@ -97,7 +104,7 @@ class Activations:
     def before_forward(self, tap: Tap, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A module is called whose inputs were asked for."""
         if self.on and torch._C._current_graph_task_id() == -1 and self._training():
-            self._guarded(self._read_inputs, replace(tap.site, kind="input"), tap.calls, args, kwargs)
+            self._guarded(self._read_inputs, tap.input_site, tap.calls, args, kwargs)
 
     def after_forward(self, tap: Tap, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         """A module has returned."""
@@ -111,6 +118,24 @@ class Activations:
         elif self.on:
             self._guarded(self._computed, tap, args, kwargs, output)
 
+    def saw(self, tap: Tap, args: tuple[Any, ...], kwargs: list[dict[str, Any]], output: Any) -> bool:
+        """The same in the most common case, without a detour: the first call of a module in a forward that nothing interferes with, and one
+        tensor. False if it is another case: nothing is done then.
+        """
+        slot = tap.first
+        if slot is None or tap.calls or self._lane != get_ident() or type(output) is not torch.Tensor or _is_special():
+            return False
+        began = time.perf_counter_ns()
+        try:
+            self.views.called()
+            self._touched.append(tap)
+            tap.calls, tap.fired = 1, True
+            self._fill(tap, slot, output, args, kwargs[0] if kwargs else {})
+        except Exception as error:
+            self.fail(error)
+        self.spent += time.perf_counter_ns() - began
+        return True
+
     @property
     def muted(self) -> bool:
         """Whether a replay is under way: what the hooks see then is no training."""
@@ -123,7 +148,7 @@ class Activations:
 
     def outside(self) -> None:
         """No forward is under way now: a KeyboardInterrupt inside one may have left the depth behind."""
-        self._depth = 0
+        self._depth = self._lane = 0
 
     def _training(self) -> bool:
         """Re-entrant checkpointing runs its first pass without grad, inside a forward that has it."""
@@ -139,8 +164,11 @@ class Activations:
             return
         began = time.perf_counter_ns()
         try:
-            with torch._C.DisableTorchFunction(), unseen():  # a tensor subclass, or a mode, of the user's is not to see what is read
+            if args and type(args[-1]) is torch.Tensor and not (_function_modes() or _dispatch_modes()):  # a module's output, most often
                 action(*args)
+            else:
+                with torch._C.DisableTorchFunction(), unseen():  # a tensor subclass, or a mode, of the user's is not to see what is read
+                    action(*args)
         except Exception as error:
             self.fail(error)
         self.spent += time.perf_counter_ns() - began
@@ -149,6 +177,7 @@ class Activations:
         if module.training and self._was_training is False:
             self.end_evaluation()
         self._was_training = module.training
+        self._lane = get_ident()
         self._read_inputs(site, 0, args, kwargs)
 
     def _computed(self, tap: Tap, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
@@ -165,16 +194,20 @@ class Activations:
             self.segments.ran(tap, call)
         for path, tensor in leaves(output):
             slot = self._slot(tap, path, call, tensor)
-            if slot is None:
-                continue
-            slot.forwards += 1
+            if slot is not None:
+                self._fill(tap, slot, tensor, args, kwargs)
+
+    def _fill(self, tap: Tap, slot: Slot, tensor: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        slot.forwards += 1
+        if slot.followers:
             slot.followers.clear()
-            source = self._read_output(slot, tensor)
+        source = self._read_output(slot, tensor)
+        if source is slot:
             hooked = held(tap, tensor)
-            if source is slot and tap_gradient(slot, hooked):
+            if tap_gradient(slot, hooked):
                 self.views.tapped(tap, slot, hooked)
-            if source.bad and self._blamed < MAX_BLAMED:
-                self._blame(tap, slot, args, kwargs, tensor)
+        if source.bad and self._blamed < MAX_BLAMED:
+            self._blame(tap, slot, args, kwargs, tensor)
 
     def _recomputed(self, tap: Tap, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         """A forward within a backward. Of a checkpointed one the outputs are known, but a re-entrant checkpoint's has a graph only now."""
@@ -211,11 +244,11 @@ class Activations:
         place = memory_of(output)
         for path, tensor in call_leaves(args, kwargs):
             if tensor.is_floating_point() and (memory := memory_of(tensor)) is not None and memory != place:
-                self.extras.read(replace(tap.site, kind="input", output_path=path), tensor, slot.seq, call=slot.call, once=True)
+                self.extras.read_once(tap.input_site, path, tensor, slot.seq, call=slot.call)
 
     def _read_inputs(self, site: Site, call: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         for path, tensor in call_leaves(args, kwargs):
-            self.extras.read(replace(site, output_path=path), tensor, self._seq, call=call)
+            self.extras.read(site, path, tensor, self._seq, call=call)
 
     def _slot(self, tap: Tap, path: str, call: int, tensor: torch.Tensor) -> Slot | None:
         try:
@@ -225,6 +258,8 @@ class Activations:
             grad = self._site(tap, "output_grad", path, tensor) if tensor.is_floating_point() or tensor.is_complex() else -1
             rows = [self.store.row(tensor) if site >= 0 else None for site in (output, grad)]
             tap.slots[path, call] = slot = Slot(self, call, (output, rows[0]), (grad, rows[1])) if max(output, grad) >= 0 else None
+            if not (path or call):
+                tap.first = slot
             return slot
 
     def _site(self, tap: Tap, kind: Kind, path: str, tensor: torch.Tensor) -> int:
@@ -239,14 +274,14 @@ class Activations:
     def read_loss(self, root: torch.Tensor) -> None:
         """Stats of what a backward starts from. If that fails, the steps can do without."""
         try:
-            self.extras.read(Site(-1, "loss", "loss"), root, self._seq)
+            self.extras.read(_LOSS, "", root, self._seq)
         except Exception as error:
             self.fail(error)
 
     def read_micro(self, site: Site, grad: torch.Tensor) -> None:
         """What a backward has brought to a parameter."""
         if self.on and not self.passing:
-            self._guarded(lambda: self.extras.read(site, grad, self._seq))
+            self._guarded(lambda: self.extras.read(site, "", grad, self._seq))
 
     def begin_backward(self) -> None:
         """Gradients that arrive from now on are those of a backward."""
@@ -280,7 +315,7 @@ class Activations:
         for (label, _), (slot, row) in self.labelled.items():
             entries.append((slot.grad_site if without_backward else label, slot.call, slot.seq, row))
         self.forget()
-        site, call, seq = (np.array([entry[i] for entry in entries], np.int32) for i in range(3))
+        site, call, seq = np.array([entry[:3] for entry in entries], np.int32).reshape(-1, 3).T
         stats = self.store.read([entry[3] for entry in entries])
         stats[plain:] = unscaled(stats[plain:], scale)
         return MicroRows(site, call, seq, stats)
@@ -297,3 +332,8 @@ class Activations:
         self.views.forget()
         self._last = None
         self._seq = self._blamed = 0
+
+
+def _is_special() -> bool:
+    """Whether what runs is without grad, in a backward, or looked at by a mode or a transform."""
+    return not torch.is_grad_enabled() or bool(_function_modes() or _dispatch_modes()) or _graph_task() != -1 or _level() is not None

@@ -16,7 +16,7 @@ Entry = tuple[int, int, int, Row]  # site, call, seq, row
 
 
 class Extras:
-    """The rows read since the last `forget`; a site read again is its next call."""
+    """The rows read since the last `forget`; a site read again is its next call. A site is known by being the same object."""
 
     def __init__(self, table: SiteTable, store: Store, most: int) -> None:
         self.table = table
@@ -25,14 +25,22 @@ class Extras:
         self.lost = 0
         self.entries: list[Entry] = []
         self._rows: dict[tuple[int, int], Row] = {}
+        self._numbers: dict[tuple[int, str], tuple[int, Site]] = {}
 
-    def read(self, site: Site, tensor: torch.Tensor, seq: int, *, call: int = 0, once: bool = False) -> None:
-        """Stats of `tensor`; if `once`, a call that is there already is left alone."""
-        number = self.table.add(replace(site, **tensor_facts(tensor)))
+    def read(self, site: Site, path: str, tensor: torch.Tensor, seq: int, *, call: int = 0) -> None:
+        """Stats of `tensor`, found at `path` in what passes at `site`."""
+        number = self._number(site, path, tensor)
         read = [entry[1] for entry in self.entries if entry[0] == number]
-        if number < 0 or (once and call in read):
-            return
-        call = max([call, *(earlier + 1 for earlier in read)])
+        if number >= 0:
+            self._read(number, tensor, seq, max([call, *(earlier + 1 for earlier in read)]))
+
+    def read_once(self, site: Site, path: str, tensor: torch.Tensor, seq: int, *, call: int) -> None:
+        """The same, where that call has not been read already."""
+        number = self._number(site, path, tensor)
+        if number >= 0 and all(entry[:2] != (number, call) for entry in self.entries):
+            self._read(number, tensor, seq, call)
+
+    def _read(self, number: int, tensor: torch.Tensor, seq: int, call: int) -> None:
         if call >= self.most:
             self.lost += 1
             return
@@ -41,6 +49,13 @@ class Extras:
         row = self._rows[number, call]
         if reduce_into(row, tensor):
             self.entries.append((number, call, seq, row))
+
+    def _number(self, site: Site, path: str, tensor: torch.Tensor) -> int:
+        found = self._numbers.get((id(site), path))
+        if found is None:
+            number = self.table.add(replace(site, output_path=path, **tensor_facts(tensor)))
+            self._numbers[id(site), path] = found = number, site  # held, so that its id stays its own
+        return found[0]
 
     def split(self) -> tuple[list[Entry], list[Entry]]:
         """Inputs; and what a factor on the loss is in: losses, gradients."""

@@ -33,7 +33,7 @@ class Leaps:
         leapt: NDArray[Any] = (size > LEAP * usual) & (usual > 0) & (self._seen[micro.site] >= SEEN)
         times: NDArray[np.float64] = np.divide(size, usual, out=np.zeros(len(size)), where=leapt)
         np.maximum.at(self._largest, micro.site, size)
-        self._seen[np.unique(micro.site)] += 1
+        self._seen[micro.site] = self._seen[micro.site] + 1  # once, however many calls there are
         return times
 
     def _grow(self, sites: int) -> None:

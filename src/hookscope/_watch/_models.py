@@ -90,8 +90,11 @@ class Models:
     def mine(self, optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
         """The watched parameters of `optimizer`. If one is new to a watched model, that model is looked through again."""
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        mine = self.parameters.among(parameters)
+        if len(mine) == len(parameters):
+            return mine
         self._meet(parameters)
-        return [p for p in parameters if self.parameters.get(p) is not None]
+        return self.parameters.among(parameters)
 
     def look_behind(self, roots: Iterable[torch.Tensor]) -> None:
         """At the 1st, 2nd, 4th, ... backward: does the loss depend on parameters of which no watched model knows?"""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import weakref
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,52 +12,43 @@ from numpy.typing import NDArray
 from torch import nn
 
 from .._core._site import Kind, Site
-from .._core._stats import Rows
-from .._stats import Row, is_dense, reduce_into
+from .._core._stats import WIDTH, Rows
+from .._stats import Row
 from .._taps._inventory import candidates, is_lazy, parameters, tensor_facts
-from ._store import Store, unscaled_by
+from ._clipping import Clip, clipping
+from ._gathered import Gathered
+from ._sample import Sample
+from ._store import Store, unscaled, unscaled_by
 from ._table import SiteTable
 
-SAMPLE = 4096  # elements of a parameter whose change is followed; the error of its rms is about 1 / sqrt(2 * 4096) = 1 %
-SAME = 1e-5  # a norm that differs by less has been left alone: unscaling rounds in half precision, clipping does not stop here
 
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Early:
-    """A gradient as it was when backward had ended: which tensor, in which version, with which factor on the loss; where its stats are."""
+    """A gradient as it was when backward had ended: which tensor, in which version, with which factor on the loss; the row of its stats."""
 
     grad: int
     version: int
     scale: float
-    row: Row
+    row: int
 
     def still(self, grad: torch.Tensor) -> bool:
         """Whether nothing has touched the gradient since."""
         return id(grad) == self.grad and grad._version == self.version
 
 
-@dataclass(frozen=True, slots=True)
-class Clip:
-    """What happened to the gradients between backward and the step: the factor on their common norm (1.0: nothing), and, where they were
-    clipped by value and nothing else, the limit.
-    """
-
-    factor: float = 1.0
-    value: float | None = None
-
-
 @dataclass(slots=True)
 class Watched:
-    """One parameter: where its stats go, and a copy of the sampled elements from before the step."""
+    """One parameter: the numbers of its sites, and what its change is seen by."""
 
     ref: weakref.ref[nn.Parameter]
     site: Site  # as kind "param"; the others differ in kind and label alone
+    full_path: str
+    sample: Sample
+    order: int  # among all parameters that are watched
     scale: float = 1.0  # the factor on the loss whose backward gave its gradient
-    rows: dict[tuple[Kind, str], tuple[int, Row]] = field(default_factory=dict)
+    numbers: dict[str, int] = field(default_factory=dict)  # by kind, or by "early" for its label
+    rows: dict[str, Row] = field(default_factory=dict)
     early: Early | None = None
-    early_row: Row | None = None
-    stride: int = 1
-    before: torch.Tensor | None = None
 
 
 class Parameters:
@@ -72,14 +62,19 @@ class Parameters:
         self.full = full
         self.foreign = foreign
         self._by_id: dict[int, Watched] = {}
-        self._written: dict[int, tuple[Row, float]] = {}  # site -> row and the factor in it, since the last fold
+        self._blocks: list[tuple[list[int], Rows]] = []  # sites and rows since the last fold
+        self._early: Rows = np.empty((0, WIDTH))
+        self._latest: dict[Kind, Rows] = {}  # count and sum of squares, by the order of the parameters
 
     def attach(self, model: nn.Module, name: str) -> None:
         """Know the parameters of `model`; again after its tree has changed."""
         sites = {site.path: site for site in candidates(model, name) if site.kind == "param"}
         for named in parameters(model):
             if self.get(named.parameter) is None:
-                self._by_id[id(named.parameter)] = Watched(weakref.ref(named.parameter), sites[named.path])
+                site = sites[named.path]
+                self._by_id[id(named.parameter)] = Watched(
+                    weakref.ref(named.parameter), site, site.full_path, Sample(full=self.full), len(self._by_id)
+                )
 
     def get(self, parameter: nn.Parameter) -> Watched | None:
         """What is known of `parameter`, if it is watched."""
@@ -91,7 +86,12 @@ class Parameters:
 
     def names(self, wanted: Iterable[nn.Parameter]) -> set[str]:
         """Their full paths, which a parameter shares with the one whose place it has taken."""
-        return {self._by_id[id(parameter)].site.full_path for parameter in wanted}
+        return {self._by_id[id(parameter)].full_path for parameter in wanted}
+
+    def among(self, parameters: Sequence[nn.Parameter]) -> list[nn.Parameter]:
+        """Those of them that are watched."""
+        known = self._by_id
+        return [p for p in parameters if (found := known.get(id(p))) is not None and found.ref() is p]
 
     def alive(self) -> list[nn.Parameter]:
         """All watched parameters that still exist, and may be touched."""
@@ -99,9 +99,40 @@ class Parameters:
         return [p for watched in touchable if (p := watched.ref()) is not None]
 
     def read_values(self, wanted: Iterable[nn.Parameter]) -> None:
-        """Stats of the parameters as they are now."""
+        """Stats of the parameters as they are now, which `read_updates` will compare with."""
+        gathered = Gathered(self.store)
+        read = []
         for parameter in wanted:
-            self._write(parameter, "param", parameter)
+            if not _is_lazy(parameter):
+                watched = self._by_id[id(parameter)]
+                number = self._number(watched, parameter, "param")
+                if watched.sample.keep(parameter, gathered.batch):
+                    gathered.numbers.append(number)
+                    read.append(watched.order)
+                elif number >= 0 and gathered.add(number, parameter, watched.rows, "param"):
+                    read.append(watched.order)
+        self._put("param", read, gathered)
+
+    def read_updates(self, wanted: Iterable[nn.Parameter]) -> None:
+        """Stats of what has changed since `read_values`."""
+        gathered = Gathered(self.store)
+        read = []
+        for parameter in wanted:
+            watched = self._by_id[id(parameter)]
+            if watched.sample.before is None or _is_lazy(parameter):
+                continue
+            if (number := self._number(watched, parameter, "update")) >= 0:
+                if watched.sample.read_change(parameter, gathered.batch):
+                    gathered.numbers.append(number)
+                    read.append(watched.order)
+                elif (change := watched.sample.change(parameter)) is not None and gathered.add(number, change, watched.rows, "update"):
+                    read.append(watched.order)
+        self._put("update", read, gathered)
+
+    def changed(self) -> bool:
+        """Whether any remembered element is another one now. Waits for the device."""
+        changes = (self._by_id[id(p)].sample.change(p) for p in self.alive() if not _is_lazy(p))
+        return any(bool((change != 0).any()) for change in changes if change is not None)
 
     def gave(self, given: Iterable[nn.Parameter], scale: float) -> None:
         """A backward from a loss with the factor `scale` has given these their gradients."""
@@ -110,23 +141,26 @@ class Parameters:
 
     def read_early(self) -> None:
         """Look at the gradients when backward has ended, before the loop unscales and clips them."""
+        gathered = Gathered(self.store)
+        found: list[Watched] = []
         for parameter in self.alive():
             grad, watched = parameter.grad, self._by_id[id(parameter)]
             watched.early = None
-            if grad is not None:
-                watched.early_row = row = watched.early_row or self.store.row(grad)
-                if reduce_into(row, grad):
-                    watched.early = Early(id(grad), grad._version, watched.scale, row)
+            if grad is not None and gathered.add(len(found), grad, watched.rows, "early"):
+                watched.early = Early(id(grad), grad._version, watched.scale, len(found))
+                found.append(watched)
+        self._early = gathered.read()
 
     def bad_early(self) -> bool:
         """Whether a gradient was not finite when it was looked at."""
-        rows = [watched.early.row for watched in self._by_id.values() if watched.early is not None]
-        return bool(self.store.read(rows)[:, 1:3].any())
+        return bool(self._early[:, 1:3].any())
 
     def forget_early(self) -> None:
         """The gradients looked at are no longer those before the next step."""
-        for watched in self._by_id.values():
-            watched.early = None
+        if len(self._early):
+            self._early = np.empty((0, WIDTH))
+            for watched in self._by_id.values():
+                watched.early = None
 
     def read_gradients(self, wanted: Iterable[nn.Parameter], scale: float = 1.0) -> Clip | None:
         """Stats of the gradients as they are now, `scale` taken out; one that is None leaves no row.
@@ -134,140 +168,70 @@ class Parameters:
         Returns what the loop has done to them since backward ended, None where that is not known. If it has changed them, the stats of
         before are given too, as `param_grad/preclip`.
         """
-        read = [p for p in wanted if p.grad is not None and not is_lazy(p)]
-        rows = []
-        for parameter in read:
-            grad, early = parameter.grad, self._by_id[id(parameter)].early
-            assert grad is not None
-            place = self._place(parameter, "param_grad", "", grad)
-            untouched = early is not None and early.scale == scale and early.still(grad)
-            row = early.row if early is not None and untouched else place[1]
-            if untouched or reduce_into(row, grad):
-                self._keep(place, row, scale)
-                rows.append(row)
-        return self._clipped(read, rows, scale)
+        read = [p for p in wanted if p.grad is not None and not _is_lazy(p)]
+        watched = [self._by_id[id(p)] for p in read]
+        numbers = [self._number(w, p, "param_grad") for w, p in zip(watched, read, strict=True)]
+        early = [w.early for w in watched if w.early is not None]
+        known = bool(read) and len(early) == len(read)
+        if known and all(seen.scale == scale and seen.still(p.grad) for seen, p in zip(early, read, strict=True) if p.grad is not None):
+            self._blocks.append((numbers, unscaled(self._early[[seen.row for seen in early]], scale)))
+            return Clip()
+        gathered = Gathered(self.store)
+        told = [gathered.add(i, p.grad, watched[i].rows, "param_grad") for i, p in enumerate(read) if p.grad is not None]
+        order, rows = gathered.numbers, unscaled(gathered.read(), scale)
+        self._blocks.append(([numbers[i] for i in order], rows))
+        if not (known and all(told)):
+            return None
+        before = unscaled_by(self._early[[early[i].row for i in order]], [early[i].scale for i in order])
+        clip = clipping(before, rows)
+        bad_only_before = clip is None and before[:, 1:3].any() and (before[:, 1:3] != rows[:, 1:3]).any()
+        if bad_only_before or (clip is not None and clip != Clip()):
+            self._blocks.append(([self._number(watched[i], read[i], "param_grad", "preclip") for i in order], before))
+        return clip
 
     def read_given(self, wanted: Iterable[nn.Parameter]) -> None:
         """Stats of gradients that no optimizer has come for: if untouched, they still have the factor with which they were given."""
+        gathered, scales = Gathered(self.store), []
         for parameter in wanted:
-            grad, early = parameter.grad, self._by_id[id(parameter)].early
-            if grad is not None:
-                self._write(parameter, "param_grad", grad, early.scale if early is not None and early.still(grad) else 1.0)
-
-    def _clipped(self, read: list[nn.Parameter], rows: list[Row], scale: float) -> Clip | None:
-        early = [found for p in read if (found := self._by_id[id(p)].early) is not None]
-        if not read or len(early) < len(read) or len(rows) < len(read):
-            return None
-        if all(seen.scale == scale and seen.still(p.grad) for p, seen in zip(read, early, strict=True) if p.grad is not None):
-            return Clip()
-        before = unscaled_by(self.store.read([seen.row for seen in early]), [seen.scale for seen in early])
-        after = unscaled_by(self.store.read(rows), [scale] * len(rows))
-        if before[:, 1:3].any() or after[:, 1:3].any():  # of NaN and Inf no factor is known
-            if before[:, 1:3].any() and (before[:, 1:3] != after[:, 1:3]).any():  # they are no longer to be seen
-                self._keep_early(read)
-            return None
-        norms = np.sqrt(before[:, 5]), np.sqrt(after[:, 5])
-        whole = tuple(math.sqrt(float(np.square(norm).sum())) for norm in norms)
-        if whole[0] == 0 or abs(whole[1] / whole[0] - 1) < SAME:
-            return Clip()
-        self._keep_early(read)
-        evenly = np.allclose(norms[1], norms[0] * (whole[1] / whole[0]), rtol=1e-3, atol=1e-12)
-        return Clip(whole[1] / whole[0], None if evenly else _limit(before, after))
-
-    def _keep_early(self, read: list[nn.Parameter]) -> None:
-        for parameter in read:
-            early = self._by_id[id(parameter)].early
-            if early is not None and parameter.grad is not None:
-                self._keep(self._place(parameter, "param_grad", "preclip", parameter.grad), early.row, early.scale)
+            grad, watched = parameter.grad, self._by_id[id(parameter)]
+            if grad is not None and not _is_lazy(parameter):
+                number, early = self._number(watched, parameter, "param_grad"), watched.early
+                if number >= 0 and gathered.add(number, grad, watched.rows, "param_grad"):
+                    scales.append(early.scale if early is not None and early.still(grad) else 1.0)
+        self._blocks.append((gathered.numbers, unscaled_by(gathered.read(), scales)))
 
     def square_norms(self, parameters: Sequence[nn.Parameter], kind: Kind) -> NDArray[np.float64]:
         """Sums of squares of a kind as last read, extrapolated where only a sample was; NaN for a parameter of which it is not read."""
-        found = [(-1, None) if (watched := self.get(p)) is None else watched.rows.get((kind, ""), (-1, None)) for p in parameters]
         norms = np.full(len(parameters), np.nan)
-        read = [i for i, (number, row) in enumerate(found) if row is not None and number >= 0]
-        stats = self.store.read([row for _, row in (found[i] for i in read) if row is not None])
-        norms[read] = stats[:, 5] * [parameters[i].numel() for i in read] / np.maximum(stats[:, 0], 1)
+        known = [(i, self._by_id[id(p)].order, p.numel()) for i, p in enumerate(parameters) if self.get(p) is not None]
+        if kind in self._latest and known:
+            i, order, numel = np.array(known).T
+            count, squares = self._latest[kind][order].T
+            norms[i] = squares * numel / np.maximum(count, 1)
         return norms
 
-    def remember(self, wanted: Iterable[nn.Parameter]) -> None:
-        """Keep the sampled elements as they are now, for `read_updates` to compare with."""
-        for parameter in wanted:
-            watched = self._by_id[id(parameter)]
-            if is_lazy(parameter):
-                continue
-            if watched.before is None:
-                watched.stride = 1 if self.full else sampling_stride(tuple(parameter.shape))
-            sample = _sample(parameter, watched.stride)
-            if watched.before is None or watched.before.shape != sample.shape or watched.before.device != sample.device:
-                with torch.inference_mode(False):
-                    watched.before = sample.clone()
-            else:
-                watched.before.copy_(sample)
+    def fold(self) -> list[tuple[list[int], Rows]]:
+        """Sites and rows written since the last fold, in blocks; a site of -1 is not wanted."""
+        blocks, self._blocks = self._blocks, []
+        return blocks
 
-    def read_updates(self, wanted: Iterable[nn.Parameter]) -> None:
-        """Stats of what has changed since `remember`."""
-        for parameter in wanted:
-            change = _change(parameter, self._by_id[id(parameter)])
-            if change is not None:
-                self._write(parameter, "update", change)
+    def _put(self, kind: Kind, read: list[int], gathered: Gathered) -> None:
+        rows = gathered.read()
+        self._blocks.append((gathered.numbers, rows))
+        latest = self._latest.get(kind)
+        if latest is None or len(latest) < len(self._by_id):
+            self._latest[kind] = latest = np.full((len(self._by_id), 2), np.nan)
+        latest[read] = rows[:, (0, 5)]
 
-    def changed(self) -> bool:
-        """Whether any remembered element is another one now. Waits for the device."""
-        changes = (_change(p, self._by_id[id(p)]) for p in self.alive())
-        return any(bool((change != 0).any()) for change in changes if change is not None)
-
-    def fold(self) -> tuple[list[int], Rows]:
-        """Sites and rows written since the last fold."""
-        sites, written = list(self._written), list(self._written.values())
-        self._written = {}
-        return sites, unscaled_by(self.store.read([row for row, _ in written]), [scale for _, scale in written])
-
-    def _write(self, parameter: nn.Parameter, kind: Kind, tensor: torch.Tensor, scale: float = 1.0) -> None:
-        if not is_lazy(parameter):
-            place = self._place(parameter, kind, "", tensor)
-            if place[0] >= 0 and reduce_into(place[1], tensor):
-                self._keep(place, place[1], scale)
-
-    def _keep(self, place: tuple[int, Row], row: Row, scale: float) -> None:
-        if place[0] >= 0:
-            self._written[place[0]] = row, scale
-
-    def _place(self, parameter: nn.Parameter, kind: Kind, label: str, tensor: torch.Tensor) -> tuple[int, Row]:
-        watched = self._by_id[id(parameter)]
-        if (kind, label) not in watched.rows:
-            sampled = tensor.numel() if kind == "update" and tensor.numel() < parameter.numel() else None
+    def _number(self, watched: Watched, parameter: nn.Parameter, kind: Kind, label: str = "") -> int:
+        found = watched.numbers.get(label or kind)
+        if found is None:
+            before = watched.sample.before
+            sampled = before.numel() if kind == "update" and before is not None and before.numel() < parameter.numel() else None
             site = replace(watched.site, kind=kind, label=label, sampled=sampled, **tensor_facts(parameter))
-            watched.rows[kind, label] = self.table.add(site), self.store.row(tensor)
-        return watched.rows[kind, label]
+            watched.numbers[label or kind] = found = self.table.add(site)
+        return found
 
 
-def _limit(before: Rows, after: Rows) -> float | None:
-    """The limit of a clipping by value; None where the extremes of the gradients are not those that it leaves."""
-    extremes = [rows[after[:, 0] > 0, 6:8] for rows in (before, after)]
-    limit = float(np.abs(extremes[1]).max())
-    return limit if np.allclose(extremes[1], np.clip(extremes[0], -limit, limit), rtol=1e-3, atol=1e-12) else None
-
-
-def sampling_stride(shape: tuple[int, ...], wanted: int = SAMPLE) -> int:
-    """The largest stride that leaves at least `wanted` elements and, being coprime to the rows' length, walks through every column."""
-    stride = max(1, math.prod(shape) // wanted)
-    while math.gcd(stride, math.prod(shape[1:])) > 1:
-        stride -= 1
-    return stride
-
-
-def _sample(parameter: nn.Parameter, stride: int) -> torch.Tensor:
-    value = parameter.detach()
-    if not value.is_contiguous() and is_dense(value):  # channels_last: as it lies in memory; a reshape would copy it all
-        return value.as_strided((value.numel(),), (1,))[::stride]
-    return value.reshape(-1)[::stride]
-
-
-def _change(parameter: nn.Parameter, watched: Watched) -> torch.Tensor | None:
-    before = watched.before
-    if before is None or is_lazy(parameter):
-        return None
-    now = _sample(parameter, watched.stride)
-    if now.shape != before.shape or now.device != before.device:
-        return None
-    return now.float() - before.float() if now.dtype.itemsize < 4 else now - before  # halves differ by what need not be a half
+def _is_lazy(parameter: nn.Parameter) -> bool:
+    return type(parameter) is not nn.Parameter and is_lazy(parameter)

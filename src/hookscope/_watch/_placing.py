@@ -83,7 +83,7 @@ class Placing:
 
         def after(module: nn.Module, args: tuple[Any, ...], *rest: Any) -> None:
             *given, output = rest  # torch's fusion of layers moves their hooks, and forgets who takes keywords
-            if not owner.muted:
+            if not (activations.saw(tap, args, given, output) or owner.muted):
                 activations.after_forward(tap, args, given[0] if given else {}, output)
 
         def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:

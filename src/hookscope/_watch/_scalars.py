@@ -7,9 +7,10 @@ from collections.abc import Iterator
 import torch
 
 from .._core._site import Site
+from ._clipping import Clip
 from ._decay import decay_share
 from ._numbered import Holder, Numbered
-from ._parameters import Clip, Parameters
+from ._parameters import Parameters
 from ._table import SiteTable
 
 Value = tuple[int, float]  # of a site

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from .._stats import Row, reduce_into
+from .._taps._gradient_hook import hook_gradient
 from .._taps._modes import unseen
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class Slot:
     def tap(self, tensor: torch.Tensor) -> None:
         """See the gradient of `tensor` when it arrives. The hook stays with the tensor's graph and goes with it."""
         self.grad_written = False
-        tensor.register_hook(functools.partial(self._saw_gradient, self.forwards))  # type: ignore[no-untyped-call]  # torch leaves it unannotated
+        hook_gradient(tensor, functools.partial(self._saw_gradient, self.forwards))
 
     def _saw_gradient(self, forward: int, grad: torch.Tensor | None) -> None:
         owner, row = self.owner, self.grad_row

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,45 +17,62 @@ MAX_MICROS = 64  # micro-batches kept apart within one step; beyond that they ar
 class OpenStep:
     """Micro-batches in order, and one row for each site of the step as a whole; a later row of the same site replaces an earlier one."""
 
-    def __init__(self, whole: dict[int, NDArray[np.float64]] | None = None) -> None:
+    def __init__(self) -> None:
         self.micros: list[MicroRows] = []
-        self.whole: dict[int, NDArray[np.float64]] = whole or {}
+        self._blocks: list[tuple[NDArray[np.int32], Rows]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._blocks)
 
     def add(self, micros: Iterable[MicroRows]) -> None:
         """Take micro-batches in; one may be empty."""
         self.micros = crowded(self.micros + list(micros))
 
     def put(self, sites: Sequence[int], rows: Rows) -> None:
-        """Set rows of the step as a whole."""
-        self.whole.update(zip(sites, rows, strict=True))
+        """Set rows of the step as a whole; a site of -1 is left out."""
+        numbers = np.array(sites, np.int32)
+        if len(numbers) and numbers.min() < 0:
+            numbers, rows = numbers[numbers >= 0], rows[numbers >= 0]
+        if len(numbers):
+            self._blocks.append((numbers, rows))
 
-    def put_value(self, site: int, value: float) -> None:
-        """Set a scalar."""
-        if site >= 0:
-            self.whole[site] = np.array(value_row(value))
+    def put_rows(self, rows: Mapping[int, NDArray[np.float64]]) -> None:
+        """The same, by their sites."""
+        self.put([*rows], np.array([*rows.values()]))
 
     def put_values(self, values: Iterable[tuple[int, float]]) -> None:
-        """Set several scalars."""
-        for site, value in values:
-            self.put_value(site, value)
+        """Set scalars; one that nobody wants has the site -1."""
+        wanted = [(site, value_row(value)) for site, value in values if site >= 0]
+        if wanted:
+            self.put([site for site, _ in wanted], np.array([row for _, row in wanted]))
+
+    def put_value(self, site: int, value: float) -> None:
+        """Set one."""
+        self.put_values([(site, value)])
+
+    def holds(self, site: int) -> bool:
+        """Whether there is a row of this site."""
+        return any(site in sites for sites, _ in self._blocks)
 
     @property
     def bad(self) -> bool:
         """Whether anything gathered so far holds a NaN or an Inf."""
-        return any(m.stats[:, 1:3].any() for m in self.micros) or any(row[1] or row[2] for row in self.whole.values())
+        return any(rows[:, 1:3].any() for rows in (*(m.stats for m in self.micros), *(rows for _, rows in self._blocks)))
 
     def frame(self, step: int) -> Frame:
         """All of it as one frame."""
-        count = [len(m.site) for m in self.micros] + [len(self.whole)]
-        level = np.full(len(self.whole), STEP_LEVEL, np.int32)
-        zero = np.zeros(len(self.whole), np.int32)
+        sites = np.concatenate([np.zeros(0, np.int32), *(sites for sites, _ in self._blocks)])
+        rows = np.concatenate([np.zeros((0, WIDTH)), *(rows for _, rows in self._blocks)])
+        latest = np.array([*dict(zip(sites.tolist(), range(len(sites)), strict=True)).values()], np.intp)
+        count = [len(m.site) for m in self.micros] + [len(latest)]
+        zero = np.zeros(len(latest), np.int32)
         return Frame(
             step,
             micro=np.repeat(np.array([*range(len(self.micros)), STEP_LEVEL], np.int32), count),
-            site=np.concatenate([*(m.site for m in self.micros), np.fromiter(self.whole, np.int32, len(self.whole))]),
+            site=np.concatenate([*(m.site for m in self.micros), sites[latest]]),
             call=np.concatenate([*(m.call for m in self.micros), zero]),
-            seq=np.concatenate([*(m.seq for m in self.micros), level]),
-            stats=np.concatenate([*(m.stats for m in self.micros), np.array(list(self.whole.values())).reshape(-1, WIDTH)]),
+            seq=np.concatenate([*(m.seq for m in self.micros), zero + np.int32(STEP_LEVEL)]),
+            stats=np.concatenate([*(m.stats for m in self.micros), rows[latest]]),
         )
 
 

@@ -19,8 +19,9 @@ from .._taps._clock import Clock
 from .._taps._events import Backward
 from ._activations import Activations
 from ._attempt import Attempt, is_skipping, scale_in
+from ._clipping import Clip
 from ._given import Given
-from ._parameters import Clip, Parameters
+from ._parameters import Parameters
 from ._reports import Reports
 from ._scalars import Scalars
 from ._settings import Settings
@@ -75,9 +76,11 @@ class Steps:
     def _add(self, step: int, rows: dict[int, NDArray[np.float64]]) -> None:
         """Rows of a step as a whole, whether it is recorded or not; it is the open one or is over."""
         if step == self.clock.step and self.recorded:
-            self._open.whole.update(rows)
+            self._open.put_rows(rows)
         else:
-            self.reports.late(OpenStep(rows).frame(step))
+            late = OpenStep()
+            late.put_rows(rows)
+            self.reports.late(late.frame(step))
 
     def _add_evaluation(self) -> None:
         """What was evaluated since the last step speaks of the weights which that step left."""
@@ -211,7 +214,7 @@ class Steps:
     @property
     def skipped(self) -> bool:
         """Whether the open step is known to have no effect."""
-        return self._scalars.site("skipped") in self._open.whole
+        return self._open.holds(self._scalars.site("skipped"))
 
     @property
     def bad_loss(self) -> bool:
@@ -235,12 +238,12 @@ class Steps:
     def _read_before(self, parameters: list[nn.Parameter], *, gradients: bool, scale: float = 1.0) -> Clip | None:
         self.parameters.read_values(parameters)
         clip = self.parameters.read_gradients(parameters, scale) if gradients else None
-        self.parameters.remember(parameters)
         self._keep_parameters()
         return clip
 
     def _keep_parameters(self) -> None:
-        self._open.put(*self.parameters.fold())
+        for sites, rows in self.parameters.fold():
+            self._open.put(sites, rows)
 
     def _read_unclaimed(self, mine: list[nn.Parameter]) -> None:
         """With the first optimizer of a round go the parameters that none has claimed: frozen ones, forgotten ones."""
@@ -296,5 +299,5 @@ class Steps:
             self._adopt()
             self._close_step()
         self._add_evaluation()
-        if self._open.whole:  # a model that was only evaluated, or only logged about
+        if self._open:  # a model that was only evaluated, or only logged about
             self.reports.late(self._open.frame(self.clock.step))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -24,6 +24,13 @@ class Tap:
     calls: int = 0
     fired: bool = False
     slots: dict[tuple[str, int], Slot | None] = field(default_factory=dict)
+    first: Slot | None = None  # of these, for the first call of a module that returns a tensor
+    input_site: Site = field(init=False)
+    is_linear: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.input_site = replace(self.site, kind="input")
+        self.is_linear = self.site.bases[:1] == (_LINEAR,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +47,13 @@ def held(tap: Tap, tensor: torch.Tensor) -> torch.Tensor:
     """The tensor to hook. With a bias, a Linear's output of three or more dimensions is a view of a matrix that nobody else uses; a hook on
     the view would be lost when that is written to, as an in-place activation does. The matrix has the same elements, and so its gradient.
     """
-    base = tensor._base if tap.site.bases[:1] == (_LINEAR,) else None
+    base = tensor._base if tap.is_linear else None
     return tensor if base is None or base.numel() != tensor.numel() else base
 
 
 def tap_gradient(slot: Slot, tensor: torch.Tensor) -> bool:
     """A leaf keeps its hooks for ever, so only what has a graph behind it is tapped."""
-    if slot.grad_row is None or not tensor.requires_grad or tensor.grad_fn is None:
+    if slot.grad_row is None or tensor.grad_fn is None:
         return False
     slot.tap(tensor)
     return True

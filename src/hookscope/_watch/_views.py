@@ -34,7 +34,8 @@ class Views:
     def called(self) -> None:
         """The next module has been called: most often with the latest of them, which may be gone before the backward."""
         if self._latest is not None:
-            self._written += _written([self._latest])
+            with torch._C.DisableTorchFunctionSubclass():  # it may be of a subclass of the user's, which is not to notice
+                self._written += _written([self._latest])
 
     def begin_backward(self) -> None:
         """Which of them are no longer what they were?"""
