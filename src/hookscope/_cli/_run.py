@@ -32,7 +32,12 @@ if TYPE_CHECKING:
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("--to", metavar="DIR", help="directory of the run (default: runs/SCRIPT-1, -2, ...)")
-    parser.add_argument("--every", type=int, default=1, metavar="N", help="record each N-th step (default: 1)")
+    parser.add_argument(
+        "--every", type=int, metavar="N", help="record each N-th step, whatever it costs (default: what the budget pays for)"
+    )
+    parser.add_argument(
+        "--budget", type=float, default=0.02, metavar="SHARE", help="of the training's time that may be spent (default: 0.02)"
+    )
     parser.add_argument(
         "--select", action="append", metavar="SEL", help="what to record, e.g. 'encoder.**' or '~*.dropout'; may be repeated"
     )
@@ -78,7 +83,9 @@ class _Watching:
         from .._core._select import describe, select
         from .._record import Meta, RunWriter
 
-        if args.every < 1:
+        if not 0 < args.budget <= 1:
+            raise UsageError(f"--budget {args.budget} is no share of a training's time: give a number above 0, at most 1; 0.02 is 2 %")
+        if args.every is not None and args.every < 1:
             raise UsageError(f"--every {args.every} is no schedule: give a whole number of steps, 1 or more")
         if args.grad_norm_threshold is not None and not args.grad_norm_threshold > 0:
             raise UsageError(f"--grad-norm-threshold {args.grad_norm_threshold:g} is no limit: give a norm above 0")
@@ -94,8 +101,12 @@ class _Watching:
         meta = Meta(
             torch=torch,
             selections=(text,) if isinstance(text, str) else tuple(text),
-            every=args.every,
-            settings={"command": args.command, "grad_norm_threshold": args.grad_norm_threshold},
+            every=args.every or 1,
+            settings={
+                "command": args.command,
+                "budget": args.budget if args.every is None else None,
+                "grad_norm_threshold": args.grad_norm_threshold,
+            },
         )
         self.to = args.to or _free_directory(script.rpartition(".")[2] if args.module else Path(script).stem)
         # From the root on, since the script may change directories.
@@ -112,6 +123,7 @@ class _Watching:
         settings = Settings(
             self.selection,
             every=args.every,
+            budget=args.budget,
             on_finding="raise" if args.raises else "ignore" if args.quiet else "warn",
             grad_norm_threshold=args.grad_norm_threshold,
         )

@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves
 
 from .._stats import Row, reduce_into
+from .._taps._leaves import call_leaves
 
 SMALL = 64 << 10  # bytes; a larger buffer is copied once it has been seen to change
 
@@ -85,7 +85,7 @@ class Buffers:
 
     @property
     def versions(self) -> int:
-        return sum(p._version for holder in self._parameters for p in holder.values() if p is not None)
+        return sum([p._version for holder in self._parameters for p in holder.values() if p is not None])
 
     def put(self) -> Callable[[], None]:
         """Make the values the remembered ones; the returned function undoes that."""
@@ -130,7 +130,7 @@ class Forward:
             module,
             args,
             kwargs,
-            tuple((t, t._version) for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor) and not t.is_inference()),
+            tuple((t, t._version) for _, t in call_leaves(args, kwargs) if not t.is_inference()),
             random,
             tuple((d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in devices),
             torch.is_autocast_cache_enabled(),

@@ -24,10 +24,11 @@ class Batch:
     [-1.0, 25.0]
     """
 
-    __slots__ = ("_held", "_jobs")
+    __slots__ = ("_held", "_jobs", "total")
 
     def __init__(self) -> None:
         self._jobs: list[int] = []
+        self.total = (0.0, 0.0)  # of what was read last: elements that are NaN or Inf, and the sum of squares of all others
         self._held: list[torch.Tensor] = []  # so that their memory lives until then
 
     def __len__(self) -> int:
@@ -49,9 +50,10 @@ class Batch:
     def read(self) -> Rows:
         """A row for each of them, in order of adding; the batch is empty again."""
         rows = np.empty((len(self._held), WIDTH))
+        self.total = (0.0, 0.0)
         if self._held:
             assert KERNEL is not None
-            KERNEL.reduce_many(self._jobs, rows.__array_interface__["data"][0])
+            self.total = KERNEL.reduce_many(self._jobs, rows.__array_interface__["data"][0])
         self._jobs, self._held = [], []
         return rows
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from hookscope._core._stats import EMPTY, WIDTH, Rows
 
@@ -25,6 +26,7 @@ class Row:
     view: torch.Tensor
     pointer: int
     place: int  # among all rows of its cells
+    host: NDArray[np.float64] | None  # the same memory, where the host can read it without waiting
 
 
 def width_of(device: torch.device) -> torch.dtype:
@@ -67,7 +69,9 @@ class Cells:
             chunk = len(self._chunks) - 1
         with torch.inference_mode(mode=False):
             view = self._chunks[chunk][index : index + 1].data
-        return Row(view, view.data_ptr() if self.device.type == "cpu" else 0, chunk * CHUNK + index)
+        if self.device.type == "cpu":
+            return Row(view, view.data_ptr(), chunk * CHUNK + index, view.numpy()[0])
+        return Row(view, 0, chunk * CHUNK + index, None)
 
     def read(self, rows: Sequence[Row]) -> Rows:
         """The numbers in these rows, as a new [n, 8] float64 array on the host, in the given order.

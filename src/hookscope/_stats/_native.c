@@ -504,7 +504,7 @@ PyDoc_STRVAR(reduce_many_doc,
              "reduce_many(jobs, out)\n--\n\nReduce many tensors into rows of 8 doubles at `out`. `jobs` is a flat list of seven integers for each: "
              "dtype, pointer, n, run, stride, sample, change.\n\nA sample is `run` elements from each `stride`, all of them whole. With change == 0 "
              "as reduce(), and where sample is not 0 it is then written there. With change == 1 the stats are of what has changed since in "
-             "a sample of n elements. Addresses are trusted.");
+             "a sample of n elements. Returns how many elements are NaN or Inf, and the sum of squares of all others. Addresses are trusted.");
 enum { JOB_FIELDS = 7 };
 static PyObject *reduce_many(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
     (void)self;
@@ -540,7 +540,9 @@ static PyObject *reduce_many(PyObject *self, PyObject *const *args, Py_ssize_t n
         do_jobs(with, jobs, count, out);
     }
     PyMem_Free(jobs);
-    Py_RETURN_NONE;
+    double bad = 0, squares = 0;
+    for (Py_ssize_t i = 0; i < count; i++) bad += out[8 * i + 1] + out[8 * i + 2], squares += out[8 * i + 5];
+    return Py_BuildValue("dd", bad, squares);
 }
 
 PyDoc_STRVAR(levels_doc, "levels()\n--\n\nThe instruction sets usable here, fastest first.");

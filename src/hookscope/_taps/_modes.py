@@ -1,7 +1,8 @@
-"""Operations of ours that no dispatch mode of the user's program sees."""
+"""Operations of ours that no mode and no tensor subclass of the user's program sees."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -9,6 +10,8 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 _NOTHING = nullcontext()
+_function_modes, _dispatch_modes = torch._C._len_torch_function_stack, torch._C._len_torch_dispatch_stack
+_graph_task, _level = torch._C._current_graph_task_id, torch._C._functorch.maybe_current_level
 
 
 def unseen() -> AbstractContextManager[Any]:
@@ -16,3 +19,17 @@ def unseen() -> AbstractContextManager[Any]:
     down all it sees: one more by a hook would give wrong values there, and a longer graph here.
     """
     return _disable_current_modes() if torch._C._len_torch_dispatch_stack() else _NOTHING
+
+
+def unnoticed(action: Callable[..., None], *args: Any) -> None:
+    """Call `action` so that neither a tensor subclass nor a mode of the user's sees what it does."""
+    if args and type(args[-1]) is torch.Tensor and not (_function_modes() or _dispatch_modes()):  # what a module returns, most often
+        action(*args)
+    else:
+        with torch._C.DisableTorchFunction(), unseen():
+            action(*args)
+
+
+def is_special() -> bool:
+    """Whether what runs is without grad, within a backward, or looked at by a mode or a transform."""
+    return not torch.is_grad_enabled() or bool(_function_modes() or _dispatch_modes()) or _graph_task() != -1 or _level() is not None

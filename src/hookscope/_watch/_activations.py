@@ -7,36 +7,30 @@ import time
 import weakref
 from _thread import get_ident
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import nn
 
-from .._core._site import Kind, Site
+from .._core._site import Site
 from .._stats import Row, reduce_into
-from .._taps._inventory import tensor_facts
-from .._taps._leaves import call_leaves, leaves
-from .._taps._modes import unseen
+from .._taps._leaves import leaves
+from .._taps._modes import is_special, unnoticed
 from .._taps._segments import UNKNOWN, Segments
 from ._evaluation import Evaluation
 from ._extras import Extras
+from ._folding import folded
+from ._passing import Passing
 from ._slot import Slot
-from ._store import Store, unscaled
+from ._store import Store
 from ._table import SiteTable
-from ._tap import MicroRows, Tap, held, memory_of, tap_gradient
+from ._tap import MicroRows, Tap, held, tap_gradient
 from ._views import Views
 
 if TYPE_CHECKING:
     from ._locating import Locator
 
 MAX_CALLS = 256  # calls of one module in one micro-batch that get rows of their own; later ones are counted as lost
-INNER = "inner"  # label of a gradient taken by torch.autograd.grad
-SECOND = "second"  # label of one that a backward through the graph of another backward brings
-_function_modes, _dispatch_modes = torch._C._len_torch_function_stack, torch._C._len_torch_dispatch_stack
-_LOSS = Site(-1, "loss", "loss")
-_graph_task, _level = torch._C._current_graph_task_id, torch._C._functorch.maybe_current_level
 MAX_BLAMED = 8  # modules per micro-batch whose inputs are read because their output was not finite
 
 
@@ -50,12 +44,14 @@ class Activations:
         self.on = True
         self.spent = 0  # nanoseconds
         self.before_entry: Callable[[], None] = lambda: None
+        self.seat: Callable[[bool], None] = lambda on: None  # puts the hooks of the modules on, or takes them off
+        self.affords: Callable[[], bool] = lambda: True  # whether an evaluation may be read while no step is
         self.locator: Locator | None = None
         self.lost_calls = 0
         self.transformed: set[Tap] = set()  # called inside a transform of torch.func, where nothing can be read
         self.views = Views()
         self.evaluation = Evaluation(table, store)
-        self.passing = INNER  # the label of a gradient that arrives now
+        self.passing = Passing()
         self.labelled: dict[tuple[int, int], tuple[Slot, Row]] = {}
         self.gradients: list[Slot] = []
         self.segments = Segments()
@@ -70,7 +66,6 @@ class Activations:
         self._was_training: bool | None = None
         self._seq = 0
         self._blamed = 0
-        self._differentiable = False  # the last backward kept its graph to be differentiated
 
     # -- hooks ----------------------------------------------------------------------------------------------------------------------
 
@@ -85,26 +80,31 @@ class Activations:
             self._guarded(self.before_entry)
             self._with_grad = torch.is_grad_enabled()
             if (locator := self.locator) is not None:
-                self._guarded(lambda: locator.entered(module, args, kwargs, training=self.on and self._with_grad))
+                self._guarded(lambda: locator.entered(module, args, kwargs, training=self._with_grad))
+            if not (self.on or self._with_grad) and self.affords():
+                self.seat(True)
             if self.on and self._with_grad:
                 self._guarded(self._entered, site, module, args, kwargs)
         elif within and self.on and self._training():
-            self._guarded(self._read_inputs, site, 0, args, kwargs)
+            self._guarded(self.extras.read_call, site, 0, self._seq, args, kwargs)
 
-    def leave(self, output: Any) -> None:
-        """That forward is over; by an exception if `output` is None."""
+    def leave(self, site: Site, output: Any) -> None:
+        """That forward is over; by an exception if `output` is None. `site` is where that comes out."""
         if torch._C._current_graph_task_id() == -1:
             self._depth = max(0, self._depth - 1)
             if self._depth == 0:
                 self._lane = 0
-            if self._depth == 0 and self.locator is not None:
-                locator, training = self.locator, self.on and self._with_grad
-                self._guarded(lambda: locator.left(output, training=training))
+                self.seat(self.on)
+                if not self.on and self._with_grad and output is not None:  # what the sentinel sees of a step that is left out
+                    self._guarded(self.extras.read_returned, site, self._seq, output)
+                if self.locator is not None:
+                    locator, training = self.locator, self._with_grad
+                    self._guarded(lambda: locator.left(output, training=training))
 
     def before_forward(self, tap: Tap, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A module is called whose inputs were asked for."""
         if self.on and torch._C._current_graph_task_id() == -1 and self._training():
-            self._guarded(self._read_inputs, tap.input_site, tap.calls, args, kwargs)
+            self._guarded(self.extras.read_call, tap.input_site, tap.calls, self._seq, args, kwargs)
 
     def after_forward(self, tap: Tap, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         """A module has returned."""
@@ -123,7 +123,7 @@ class Activations:
         tensor. False if it is another case: nothing is done then.
         """
         slot = tap.first
-        if slot is None or tap.calls or self._lane != get_ident() or type(output) is not torch.Tensor or _is_special():
+        if slot is None or tap.calls or self._lane != get_ident() or type(output) is not torch.Tensor or is_special():
             return False
         began = time.perf_counter_ns()
         try:
@@ -140,11 +140,6 @@ class Activations:
     def muted(self) -> bool:
         """Whether a replay is under way: what the hooks see then is no training."""
         return self.locator is not None and self.locator.busy
-
-    @property
-    def inside(self) -> bool:
-        """Whether a forward of a watched model is under way."""
-        return self._depth > 0
 
     def outside(self) -> None:
         """No forward is under way now: a KeyboardInterrupt inside one may have left the depth behind."""
@@ -164,11 +159,7 @@ class Activations:
             return
         began = time.perf_counter_ns()
         try:
-            if args and type(args[-1]) is torch.Tensor and not (_function_modes() or _dispatch_modes()):  # a module's output, most often
-                action(*args)
-            else:
-                with torch._C.DisableTorchFunction(), unseen():  # a tensor subclass, or a mode, of the user's is not to see what is read
-                    action(*args)
+            unnoticed(action, *args)
         except Exception as error:
             self.fail(error)
         self.spent += time.perf_counter_ns() - began
@@ -178,7 +169,7 @@ class Activations:
             self.end_evaluation()
         self._was_training = module.training
         self._lane = get_ident()
-        self._read_inputs(site, 0, args, kwargs)
+        self.extras.read_call(site, 0, self._seq, args, kwargs)
 
     def _computed(self, tap: Tap, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         self.views.called()
@@ -207,7 +198,8 @@ class Activations:
             if tap_gradient(slot, hooked):
                 self.views.tapped(tap, slot, hooked)
         if source.bad and self._blamed < MAX_BLAMED:
-            self._blame(tap, slot, args, kwargs, tensor)
+            self._blamed += 1
+            self.extras.blame(tap, slot, args, kwargs, tensor)
 
     def _recomputed(self, tap: Tap, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         """A forward within a backward. Of a checkpointed one the outputs are known, but a re-entrant checkpoint's has a graph only now."""
@@ -238,32 +230,11 @@ class Activations:
             self._outputs.append((slot, source.output_row))
         return source
 
-    def _blame(self, tap: Tap, slot: Slot, args: tuple[Any, ...], kwargs: dict[str, Any], output: torch.Tensor) -> None:
-        """The output is not finite: were the inputs? They cannot be told where the module wrote its output over them."""
-        self._blamed += 1
-        place = memory_of(output)
-        for path, tensor in call_leaves(args, kwargs):
-            if tensor.is_floating_point() and (memory := memory_of(tensor)) is not None and memory != place:
-                self.extras.read_once(tap.input_site, path, tensor, slot.seq, call=slot.call)
-
-    def _read_inputs(self, site: Site, call: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        for path, tensor in call_leaves(args, kwargs):
-            self.extras.read(site, path, tensor, self._seq, call=call)
-
     def _slot(self, tap: Tap, path: str, call: int, tensor: torch.Tensor) -> Slot | None:
         try:
             return tap.slots[path, call]
         except KeyError:
-            output = self._site(tap, "output", path, tensor)
-            grad = self._site(tap, "output_grad", path, tensor) if tensor.is_floating_point() or tensor.is_complex() else -1
-            rows = [self.store.row(tensor) if site >= 0 else None for site in (output, grad)]
-            tap.slots[path, call] = slot = Slot(self, call, (output, rows[0]), (grad, rows[1])) if max(output, grad) >= 0 else None
-            if not (path or call):
-                tap.first = slot
-            return slot
-
-    def _site(self, tap: Tap, kind: Kind, path: str, tensor: torch.Tensor) -> int:
-        return self.table.add(replace(tap.site, kind=kind, output_path=path, **tensor_facts(tensor)))
+            return tap.add_slot(self, path, call, tensor)
 
     def end_evaluation(self) -> None:
         """What was read in eval mode and left without a backward is no part of the micro-batch that comes."""
@@ -274,31 +245,30 @@ class Activations:
     def read_loss(self, root: torch.Tensor) -> None:
         """Stats of what a backward starts from. If that fails, the steps can do without."""
         try:
-            self.extras.read(_LOSS, "", root, self._seq)
+            self.extras.read_loss(root, self._seq)
         except Exception as error:
             self.fail(error)
 
     def read_micro(self, site: Site, grad: torch.Tensor) -> None:
         """What a backward has brought to a parameter."""
-        if self.on and not self.passing:
+        if self.on and not self.passing.label:
             self._guarded(lambda: self.extras.read(site, "", grad, self._seq))
 
     def begin_backward(self) -> None:
         """Gradients that arrive from now on are those of a backward."""
-        self.passing = SECOND if self._differentiable and not self._touched else ""
-        if not self.passing:
+        self.passing.begin_backward(fresh=bool(self._touched))
+        if not self.passing.label:
             self.views.begin_backward()
 
     def end_backward(self, *, create_graph: bool) -> None:
-        """And those that arrive from now on are of something else, `torch.autograd.grad` for one."""
+        """And those that arrive from now on are not."""
         self.views.end_backward()
-        self.passing = INNER
-        self._differentiable = create_graph or (self._differentiable and not self._touched)
+        self.passing.end_backward(create_graph=create_graph, fresh=bool(self._touched))
 
     @property
     def waiting(self) -> bool:
         """Whether a forward of the training has been read and not been folded."""
-        return bool(self._touched)
+        return bool(self._touched or self.extras.entries)
 
     def fold(self, scale: float = 1.0, *, without_backward: bool = False) -> MicroRows:
         """The rows written since the last fold, and a clean slate. The loss was multiplied by `scale`: that is taken out again.
@@ -306,6 +276,7 @@ class Activations:
         `without_backward`: there was none, so the gradients are those that `torch.autograd.grad` took.
         """
         entries, losses = self.extras.split()
+        full = bool(self._outputs or self.gradients or self.labelled)
         entries += [(slot.output_site, slot.call, slot.seq, row) for slot, row in self._outputs]
         plain = len(entries)
         entries += losses
@@ -315,10 +286,7 @@ class Activations:
         for (label, _), (slot, row) in self.labelled.items():
             entries.append((slot.grad_site if without_backward else label, slot.call, slot.seq, row))
         self.forget()
-        site, call, seq = np.array([entry[:3] for entry in entries], np.int32).reshape(-1, 3).T
-        stats = self.store.read([entry[3] for entry in entries])
-        stats[plain:] = unscaled(stats[plain:], scale)
-        return MicroRows(site, call, seq, stats)
+        return folded(entries, self.store, plain=plain, scale=scale, full=full)
 
     def forget(self) -> None:
         """Drop what was written since the last fold."""
@@ -332,8 +300,3 @@ class Activations:
         self.views.forget()
         self._last = None
         self._seq = self._blamed = 0
-
-
-def _is_special() -> bool:
-    """Whether what runs is without grad, in a backward, or looked at by a mode or a transform."""
-    return not torch.is_grad_enabled() or bool(_function_modes() or _dispatch_modes()) or _graph_task() != -1 or _level() is not None

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 
 from .._core._site import Site
 from .._stats import Row, reduce_into
 from .._taps._inventory import tensor_facts
+from .._taps._leaves import call_leaves, leaves
+from ._slot import Slot
 from ._store import Store
 from ._table import SiteTable
+from ._tap import Tap, memory_of
 
+_LOSS = Site(-1, "loss", "loss")
 Entry = tuple[int, int, int, Row]  # site, call, seq, row
 
 
@@ -40,6 +45,27 @@ class Extras:
         if number >= 0 and all(entry[:2] != (number, call) for entry in self.entries):
             self._read(number, tensor, seq, call)
 
+    def read_call(self, site: Site, call: int, seq: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Stats of what a module is called with."""
+        for path, tensor in call_leaves(args, kwargs):
+            self.read(site, path, tensor, seq, call=call)
+
+    def read_returned(self, site: Site, seq: int, output: Any) -> None:
+        """Stats of what it returns."""
+        for path, tensor in leaves(output):
+            self.read(site, path, tensor, seq)
+
+    def read_loss(self, root: torch.Tensor, seq: int) -> None:
+        """Stats of what a backward starts from."""
+        self.read(_LOSS, "", root, seq)
+
+    def blame(self, tap: Tap, slot: Slot, args: tuple[Any, ...], kwargs: dict[str, Any], output: torch.Tensor) -> None:
+        """The output is not finite: were the inputs? They cannot be told where the module wrote its output over them."""
+        place = memory_of(output)
+        for path, tensor in call_leaves(args, kwargs):
+            if tensor.is_floating_point() and (memory := memory_of(tensor)) is not None and memory != place:
+                self.read_once(tap.input_site, path, tensor, slot.seq, call=slot.call)
+
     def _read(self, number: int, tensor: torch.Tensor, seq: int, call: int) -> None:
         if call >= self.most:
             self.lost += 1
@@ -58,10 +84,10 @@ class Extras:
         return found[0]
 
     def split(self) -> tuple[list[Entry], list[Entry]]:
-        """Inputs; and what a factor on the loss is in: losses, gradients."""
+        """What is given and returned; and what a factor on the loss is in: losses, gradients."""
         parts: tuple[list[Entry], list[Entry]] = [], []
         for entry in self.entries:
-            parts[self.table.sites[entry[0]].kind != "input"].append(entry)
+            parts[self.table.sites[entry[0]].kind not in ("input", "output")].append(entry)
         return parts
 
     def forget(self) -> None:

@@ -17,6 +17,7 @@ class Gathered:
         self.store = store
         self.batch = Batch()
         self.numbers: list[int] = []
+        self.total = (0.0, 0.0)  # as of a batch
         self._others: list[tuple[int, Row]] = []  # place among all, and row, of those that are not in the batch
 
     def add(self, number: int, tensor: torch.Tensor, rows: dict[str, Row], kind: str) -> bool:
@@ -33,10 +34,12 @@ class Gathered:
     def read(self) -> Rows:
         """The rows of all that was added, in that order."""
         rows = self.batch.read()
+        self.total = self.batch.total
         if not self._others:
             return rows
         everything = np.empty((len(self.numbers), WIDTH))
         there = [place for place, _ in self._others]
         everything[np.delete(np.arange(len(everything)), there)] = rows
         everything[there] = self.store.read([row for _, row in self._others])
+        self.total = float(everything[:, 1:3].sum()), float(everything[:, 5].sum())
         return everything

@@ -24,6 +24,7 @@ from .._stats import Row
 from .._taps._leaves import call_leaves, leaves
 from ._habit import Habit
 from ._leaps import Leaps
+from ._sentinel import really_bad
 from ._store import Store
 from ._tap import MicroRows
 
@@ -108,12 +109,14 @@ class Locator:
         return verdicts
 
     def _look(self, micro: MicroRows, sites: Sequence[Site], bad_parameters: bool) -> Sequence[Verdict]:
-        kinds = np.array([sites[n].kind for n in micro.site] or ["none"])
-        bad = _really_bad(micro)
+        bad = really_bad(micro.stats)
         if bad.any() or bad_parameters:
+            kinds = np.array([sites[n].kind for n in micro.site] or ["none"])
             self._bad += 1
             if self._bad & (self._bad - 1) == 0 and self._bad < 2**MAX_TRIES:
                 return self._locate(micro, sites, {kind: bool(bad[kinds == kind].any()) for kind in set(kinds.tolist())})
+            return ()
+        if not micro.full:
             return ()
         times = self._leaps.among(micro)
         if times.any() and self._leapt < MAX_LEAPS:
@@ -215,13 +218,6 @@ class Locator:
         if tensor.device not in self._scratch:
             self._scratch[tensor.device] = self.store.row(tensor)
         return self._scratch[tensor.device]
-
-
-def _really_bad(micro: MicroRows) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """NaN, or +Inf, or nothing but Inf; -Inf among finite values is how a mask looks."""
-    stats = micro.stats
-    bad: np.ndarray[Any, np.dtype[np.bool_]] = (stats[:, 1] > 0) | (stats[:, 7] == np.inf) | ((stats[:, 2] > 0) & (stats[:, 7] == -np.inf))
-    return bad
 
 
 def _recorded_output(micro: MicroRows, sites: Sequence[Site], path: str | None, call: int) -> list[tuple[float, ...]]:

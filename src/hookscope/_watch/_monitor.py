@@ -91,7 +91,7 @@ class GradientMonitor:
         if self._session is None:
             layers = {named.path for named in modules(self.model) if _is_layer(named.module)}
             chosen = select(lambda site: site.kind == "output_grad" and site.path in layers)
-            self._session = Session(Settings(chosen, on_finding="ignore"), MemoryWriter(Meta(torch=torch.__version__)))
+            self._session = Session(Settings(chosen, every=1, on_finding="ignore"), MemoryWriter(Meta(torch=torch.__version__)))
             self._session.micro_listener = self._heard
             self._session.add_models({"": weakref.ref(self.model)}, strict=True)
         return self

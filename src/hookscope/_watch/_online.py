@@ -119,7 +119,7 @@ class Online:
         return jumped or (limit is not None and norm > limit)
 
     def _judge(self, frames: list[Frame], sites: Sequence[Site]) -> list[Finding]:
-        memory = MemoryWriter(Meta(every=self.settings.every))
+        memory = MemoryWriter(Meta(every=self.settings.every or 1))
         memory.sites(sites)
         for frame in frames:
             memory.frame(frame)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -64,6 +65,7 @@ class Parameters:
         self._by_id: dict[int, Watched] = {}
         self._blocks: list[tuple[list[int], Rows]] = []  # sites and rows since the last fold
         self._early: Rows = np.empty((0, WIDTH))
+        self._early_total = (0.0, 0.0)
         self._latest: dict[Kind, Rows] = {}  # count and sum of squares, by the order of the parameters
 
     def attach(self, model: nn.Module, name: str) -> None:
@@ -150,15 +152,21 @@ class Parameters:
                 watched.early = Early(id(grad), grad._version, watched.scale, len(found))
                 found.append(watched)
         self._early = gathered.read()
+        self._early_total = gathered.total
+
+    @property
+    def early_norm(self) -> float:
+        """The norm of all gradients together, as far as it is finite, when they were looked at; the factor on the loss still in it."""
+        return math.sqrt(self._early_total[1])
 
     def bad_early(self) -> bool:
         """Whether a gradient was not finite when it was looked at."""
-        return bool(self._early[:, 1:3].any())
+        return self._early_total[0] > 0
 
     def forget_early(self) -> None:
         """The gradients looked at are no longer those before the next step."""
         if len(self._early):
-            self._early = np.empty((0, WIDTH))
+            self._early, self._early_total = np.empty((0, WIDTH)), (0.0, 0.0)
             for watched in self._by_id.values():
                 watched.early = None
 

@@ -18,6 +18,7 @@ from ._activations import Activations
 from ._chosen import Chosen
 from ._micro_gradients import watch_micro_gradients
 from ._owner import Owner
+from ._seat import Seat
 from ._tap import Tap
 
 
@@ -28,6 +29,8 @@ class Placing:
         self.activations = activations
         self.owner = Owner()
         self.taps: list[Tap] = []
+        self._seats: list[Seat] = []
+        self._seated = True
         self._with_micros: set[str] = set()  # models whose parameters carry hooks
         self.unhookable: list[Site] = []
         self.entries: weakref.WeakKeyDictionary[nn.Module, Hook] = weakref.WeakKeyDictionary()
@@ -47,6 +50,9 @@ class Placing:
                 watch_micro_gradients(model, name, chosen, self.activations, undo)
                 self._with_micros.add(name)
             self._undo.push(undo.pop_all())
+        if not self._seated:
+            for seat in self._seats:
+                seat.leave()
         self.known.update(named.module for named in fresh)
         self.taps += [tap for tap in taps if tap is not None]
 
@@ -58,6 +64,7 @@ class Placing:
         stack = self._undo if undo is None else undo
         activations, owner = self.activations, self.owner
         site = Site(-1, path, "input", model=model, module=path, bases=bases(module))
+        returns = replace(site, kind="output")
 
         def entering(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
             if owner.enters(module, model):
@@ -65,7 +72,7 @@ class Placing:
 
         def leaving(_module: nn.Module, _args: Any, output: Any) -> None:
             if not owner.muted:
-                activations.leave(output)
+                activations.leave(returns, output)
 
         enter = Hook(entering)
         stack.callback(module.register_forward_pre_hook(enter, with_kwargs=True).remove)
@@ -73,8 +80,16 @@ class Placing:
         self.entries[module] = enter
         return enter
 
+    def seat(self, on: bool) -> None:
+        """Take the hooks off that only read what modules return, or put them on again."""
+        if on != self._seated:
+            self._seated = on
+            for seat in self._seats:
+                seat.take() if on else seat.leave()
+
     def close(self) -> None:
         """Take every hook off."""
+        self._seats.clear()
         self._undo.close()
 
     def _tap(self, undo: ExitStack, named: NamedModule, model: str, chosen: Chosen) -> Tap | None:
@@ -91,9 +106,9 @@ class Placing:
                 activations.before_forward(tap, args, kwargs or {})
 
         try:
-            undo.callback(module.register_forward_hook(Hook(after), with_kwargs=True).remove)
-            if (model, named.path) in chosen.inputs:
-                undo.callback(module.register_forward_pre_hook(Hook(before), with_kwargs=True).remove)
+            seat = Seat(module, Hook(after), Hook(before) if (model, named.path) in chosen.inputs else None)
+            undo.callback(seat.leave)
+            seat.take()
         except Exception as error:
             if isinstance(module, torch.jit.ScriptModule):  # its code runs without Python, and so without hooks
                 self.unhookable.append(tap.site)
@@ -101,6 +116,7 @@ class Placing:
             where, kind = named.path or "(root)", type(module).__name__
             rest = f"['**', '~{where}.**']" if named.path else "'**:param,param_grad,update'"
             raise AttachError(f"module {where!r}, a {kind}, takes no hook ({error}); leave it out: select={rest}") from error
+        self._seats.append(seat)
         return tap
 
 

@@ -30,6 +30,7 @@ from ._models import ModelRef, Models
 from ._nonfinite import Nonfinite, all_finite
 from ._notice import log, warn
 from ._online import Online
+from ._pace import Pace
 from ._parameters import Parameters
 from ._placing import Placing
 from ._reports import Reports
@@ -69,7 +70,9 @@ class Session:
             locate=lambda micro, bad: self.safety.run("origin", self._locate, micro, bad),
             adopted=self._name_origins,
         )
-        self.steps = Steps(settings, self.table, (self.activations, self.parameters), reports, first_step)
+        self.pace = Pace(settings.every, settings.budget, lambda: self.safety.spent + self.activations.spent)
+        self.activations.seat, self.activations.affords = self.placing.seat, lambda: self.pace.affords
+        self.steps = Steps(self.pace, self.table, (self.activations, self.parameters), reports, first_step)
         self.steps.gate = self._gate
         self.micro_listener: Callable[[MicroRows, Sequence[Site]], None] | None = None
         self.closed = False
@@ -153,6 +156,7 @@ class Session:
     def _gate(self) -> None:
         self.safety.step = self.steps.clock.step
         self.activations.on = self.steps.awaited and not self.closed and self.safety.off.isdisjoint(("activations", "steps"))
+        self.placing.seat(self.activations.on)
 
     def _lose(self, part: str, error: Exception) -> None:
         self.safety.switch_off(part, error)
@@ -246,7 +250,7 @@ class Session:
 
     def _last_words(self) -> None:
         spent = (self.safety.spent + self.activations.spent) / 1e9
-        counts = {"steps": self.steps.clock.step, "optimizer_steps": self.steps.attempts}
+        counts = {"steps": self.steps.clock.step, "optimizer_steps": self.steps.attempts, "alarms": self.pace.alarms}
         self.safety.event("closed", **counts, seconds=time.perf_counter() - self._started, spent_seconds=spent)
 
     def _plain(self, site: Site) -> str:

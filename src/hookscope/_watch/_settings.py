@@ -22,15 +22,18 @@ class Settings:
     """See `watch` for what each of them means."""
 
     selection: Selection
-    every: int = 1
+    every: int | None = None
     on_finding: OnFinding = "warn"
     updates: Updates = "sample"
     grad_norm_threshold: float | None = None
     on_nonfinite: OnNonfinite = "report"
+    budget: float = 0.02
 
     def __post_init__(self) -> None:
-        if isinstance(self.every, bool) or not isinstance(self.every, int) or self.every < 1:
-            raise UsageError(f"every={self.every!r} is no schedule: give a whole number of steps, 1 or more")
+        if self.every is not None and (isinstance(self.every, bool) or not isinstance(self.every, int) or self.every < 1):
+            raise UsageError(f"every={self.every!r} is no schedule: give a whole number of steps, 1 or more, or None to keep to the budget")
+        if isinstance(self.budget, bool) or not isinstance(self.budget, (int, float)) or not 0 < self.budget <= 1:
+            raise UsageError(f"budget={self.budget!r} is no share of a training's time: give a number above 0, at most 1; 0.02 is 2 %")
         if not callable(self.on_finding):
             _one_of("on_finding", self.on_finding, _ON_FINDING, " or a function that takes a Finding")
         if not callable(self.on_nonfinite):
@@ -39,10 +42,6 @@ class Settings:
         limit = self.grad_norm_threshold
         if limit is not None and not (isinstance(limit, (int, float)) and limit > 0):
             raise UsageError(f"grad_norm_threshold={limit!r} is no limit: give a norm above 0, or None for no fixed limit")
-
-    def recorded(self, step: int) -> bool:
-        """Whether a frame is recorded for this step."""
-        return step % self.every == 0
 
 
 def _one_of(name: str, value: Any, valid: tuple[str, ...], more: str = "") -> None:

@@ -51,8 +51,7 @@ class Slot:
         self.grad_written = False
         self.others: dict[str, tuple[int, Row]] = {}  # rows of gradients with a label
         self.followers: list[Slot] = []  # containers that returned this very tensor
-        row = self.output_row
-        self.host = row.view.numpy()[0] if row is not None and row.view.is_cpu else None
+        self.host = None if self.output_row is None else self.output_row.host
 
     @property
     def bad(self) -> bool:
@@ -77,8 +76,8 @@ class Slot:
         began = time.perf_counter_ns()
         try:
             with unseen():
-                if owner.passing:
-                    self._labelled(owner.passing, grad)
+                if owner.passing.label:
+                    self._labelled(owner.passing.label, grad)
                 elif reduce_into(row, grad) and not self.grad_written:
                     self.grad_written = True
                     owner.gradients.append(self)

@@ -21,10 +21,11 @@ from ._activations import Activations
 from ._attempt import Attempt, is_skipping, scale_in
 from ._clipping import Clip
 from ._given import Given
+from ._pace import Pace
 from ._parameters import Parameters
 from ._reports import Reports
 from ._scalars import Scalars
-from ._settings import Settings
+from ._sentinel import Sentinel, really_bad
 from ._step import OpenStep, crowded, value_row
 from ._table import SiteTable
 from ._tap import MicroRows
@@ -35,8 +36,9 @@ BY_HAND = 0  # the clock's key for steps taken without any torch optimizer
 class Steps:
     """Follows the events of one training; `gate` is called whenever another step opens."""
 
-    def __init__(self, settings: Settings, table: SiteTable, sources: tuple[Activations, Parameters], reports: Reports, first: int) -> None:
-        self.settings = settings
+    def __init__(self, pace: Pace, table: SiteTable, sources: tuple[Activations, Parameters], reports: Reports, first: int) -> None:
+        self.pace = pace
+        self.sentinel = Sentinel()
         self.table = table
         self.activations, self.parameters = sources
         self.reports = reports
@@ -60,12 +62,12 @@ class Steps:
     @property
     def recorded(self) -> bool:
         """Whether a frame is made of the open step."""
-        return self.settings.recorded(self.clock.step)
+        return self.pace.recorded(self.clock.step)
 
     @property
     def awaited(self) -> bool:
         """Whether what runs now may come into a frame: an open step that holds an attempt may turn out to have been over."""
-        return self.recorded or (bool(self.clock.attempted) and self.settings.recorded(self.clock.step + 1))
+        return self.recorded or (bool(self.clock.attempted) and self.pace.recorded(self.clock.step + 1))
 
     def log(self, name: str, value: float) -> None:
         """Add a number of the user's to the step under way; between two steps, to the one that is over."""
@@ -101,9 +103,8 @@ class Steps:
         self._scale, self._create_graph = backward.scale, backward.create_graph
         self._given.begin()
         self.activations.begin_backward()
-        if self.activations.on:
-            for root in backward.roots:
-                self.activations.read_loss(root)
+        for root in backward.roots:
+            self.activations.read_loss(root)
 
     def backward_ends(self) -> None:
         """It is over: fold its micro-batch."""
@@ -111,16 +112,19 @@ class Steps:
         self.activations.end_backward(create_graph=self._create_graph)
         micro = self.activations.fold(scale)
         self._given.end()
-        if self.activations.on and not (self._given or self._stepped_in_backward or self._is_of_ours(micro)):
+        if not (self._given or self._stepped_in_backward or self._is_of_ours(micro)):
             return
         self.reports.micro(micro)
         self.parameters.gave(self._given.parameters, scale)
         if self._scale is not None:
             self._pending_values[self._scalars.site("loss_scale", self._scale)] = scale
-        if self.awaited and not self._attempt and self._backwards + 1 >= self._usual_backwards:
+        if not self._attempt and self._backwards + 1 >= self._usual_backwards:
             self.parameters.read_early()
+            self._watch_out(micro, scale)
         else:
             self.parameters.forget_early()
+            if really_bad(micro.stats).any():
+                self.pace.alarm(self.clock.step)
         self.reports.locate(micro, self.parameters.bad_early())
         if self._stepped_in_backward:  # optimizers stepped within this backward: it belongs to the step they made
             self._stepped_in_backward = False
@@ -133,6 +137,12 @@ class Steps:
         self._backwards += 1
         if not self.attempts and not self._attempt:  # perhaps the weights are changed by hand: all we shall see is that they have changed
             self._read_as_given(self.parameters.alive())
+
+    def _watch_out(self, micro: MicroRows, scale: float) -> None:
+        """Has the sentinel seen anything? Then this step is recorded as far as it can still be, and those that follow."""
+        jumped = self.sentinel.jumped(self.parameters.early_norm / scale, micro.stats[self.table.are("loss")[micro.site]])
+        if jumped or self.parameters.bad_early() or really_bad(micro.stats).any():
+            self.pace.alarm(self.clock.step)
 
     def attempt_begins(self, optimizer: torch.optim.Optimizer, mine: list[nn.Parameter], *, has_closure: bool) -> None:
         """`optimizer` is about to change the parameters `mine`, which are still what the forward used."""

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from .._core._site import Site
+import numpy as np
+from numpy.typing import NDArray
+
+from .._core._site import Kind, Site
 
 _Key = tuple[str, str, str, str, str]
 
@@ -18,6 +21,14 @@ class SiteTable:
         self.sites: list[Site] = list(known)
         self._ids: dict[_Key, int] = {_key(site): site.id for site in known}
         self.grown = False
+        self._are: dict[Kind, NDArray[np.bool_]] = {}
+
+    def are(self, kind: Kind) -> NDArray[np.bool_]:
+        """Which sites are of this kind, by their numbers."""
+        known = self._are.get(kind)
+        if known is None or len(known) < len(self.sites):
+            self._are[kind] = known = np.array([site.kind == kind for site in self.sites], bool)
+        return known
 
     def add(self, site: Site) -> int:
         """The number of `site`, or -1 if the selection leaves it out."""

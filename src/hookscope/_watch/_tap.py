@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from .._core._site import Site
+from .._core._site import Kind, Site
 from .._core._stats import Rows
+from .._taps._inventory import tensor_facts
 from ._slot import Slot
+
+if TYPE_CHECKING:
+    from ._activations import Activations
 
 _LINEAR = f"{nn.Linear.__module__}.{nn.Linear.__qualname__}"
 
@@ -32,15 +37,26 @@ class Tap:
         self.input_site = replace(self.site, kind="input")
         self.is_linear = self.site.bases[:1] == (_LINEAR,)
 
+    def add_slot(self, owner: Activations, path: str, call: int, tensor: torch.Tensor) -> Slot | None:
+        """Make the slot for what a call returns at `path`, of which `tensor` is the first; None if nothing of it is wanted."""
+        wanted: tuple[Kind, ...] = ("output", "output_grad") if tensor.is_floating_point() or tensor.is_complex() else ("output",)
+        numbers = [owner.table.add(replace(self.site, kind=kind, output_path=path, **tensor_facts(tensor))) for kind in wanted]
+        places = [(number, owner.store.row(tensor) if number >= 0 else None) for number in [*numbers, -1][:2]]
+        self.slots[path, call] = slot = Slot(owner, call, *places) if max(numbers) >= 0 else None
+        if not (path or call):
+            self.first = slot
+        return slot
+
 
 @dataclass(frozen=True, slots=True)
 class MicroRows:
-    """The folded rows of one micro-batch."""
+    """The folded rows of one micro-batch; not `full` where only the loss and what the model returned was read."""
 
     site: NDArray[np.int32]
     call: NDArray[np.int32]
     seq: NDArray[np.int32]
     stats: Rows
+    full: bool = True
 
 
 def held(tap: Tap, tensor: torch.Tensor) -> torch.Tensor:

@@ -39,7 +39,10 @@ class watch:  # noqa: N801  # used like the function it reads as: `with hs.watch
     `model`: a module, or several, as a list or, with names, a dict. `optimizer`: one or several, if you like to name them; without,
     those that step a parameter of the model are recognised. `to`: directory of the run; None keeps it in memory (at most 256 MiB).
     `select`: what is recorded, in the selection language (default everything: outputs, gradients arriving at outputs, parameters, their
-    gradients as the optimizer gets them, what each step changed, the loss). `every`: record each n-th step. `on_finding`: "warn" (default)
+    gradients as the optimizer gets them, what each step changed, the loss). `budget`: the share of the training's time that may be spent
+    (default 0.02). As long as hookscope has not spent a second in all, every step is recorded; later as many as the budget pays for, while
+    loss, model output and all gradients are looked at in each, and what looks wrong is recorded at once. `every`: record each n-th step
+    instead, whatever it costs. `on_finding`: "warn" (default)
     gives a warning at the moment of a finding, "raise" raises `FindingError` for one of severity error, before the optimizer
     uses bad gradients, "ignore" stays silent, a function is called with the `Finding`. `on_nonfinite`: what happens to a step whose loss or
     gradients hold NaN or Inf: "report" (default) lets it go on, "raise" raises `NonFiniteError` before the optimizer uses them, "skip"
@@ -76,7 +79,8 @@ class watch:  # noqa: N801  # used like the function it reads as: `with hs.watch
         *,
         to: str | os.PathLike[str] | None = None,
         select: Any = "**",
-        every: int = 1,
+        every: int | None = None,
+        budget: float = 0.02,
         on_finding: OnFinding = "warn",
         on_nonfinite: OnNonfinite = "report",
         grad_norm_threshold: float | None = None,
@@ -85,7 +89,7 @@ class watch:  # noqa: N801  # used like the function it reads as: `with hs.watch
         resume: bool = False,
     ) -> None:
         models = named_models(model)
-        settings = Settings(_selection(select), every, on_finding, updates, grad_norm_threshold, on_nonfinite)
+        settings = Settings(_selection(select), every, on_finding, updates, grad_norm_threshold, on_nonfinite, budget)
         optimizers = [_as_optimizer(one) for one in (optimizer if isinstance(optimizer, Sequence) else [optimizer]) if one is not None]
         _rehearse(models, settings)
         for one in optimizers:
@@ -156,8 +160,12 @@ def open_session(
     settings: Settings, to: str | os.PathLike[str] | None, *, overwrite: bool = False, resume: bool = False, name: str = ""
 ) -> Session:
     """A session that records to the directory `to`, or in memory."""
-    every, selections = settings.every, _as_list(describe(settings.selection))
-    thresholds = {"grad_norm_threshold": settings.grad_norm_threshold, "updates": settings.updates}
+    every, selections = settings.every or 1, _as_list(describe(settings.selection))
+    thresholds = {
+        "budget": settings.budget if settings.every is None else None,
+        "grad_norm_threshold": settings.grad_norm_threshold,
+        "updates": settings.updates,
+    }
     meta = Meta(torch=torch.__version__, selections=tuple(selections), every=every, settings=thresholds)
     if to is None:
         return Session(settings, MemoryWriter(meta))

@@ -1,0 +1,90 @@
+"""Which steps are recorded in full: all of them while that costs little, and later as many as the budget pays for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+OPENING_S = 1.0  # what a watch may spend before it begins to save: a training of some seconds is recorded step by step
+UNSEEN = 1.3  # the whole cost of a recorded step, over what our own clock sees of it: torch calls the hooks, the caches are cold after them
+ALARM = 8  # steps recorded in full after an alarm, the one that gave it included
+DEBT = 4  # recorded steps that alarms may be ahead of the budget
+AT_LEAST = 1000  # steps, at most, without a recorded one, however small the budget
+SMOOTH = 0.2
+
+
+class Pace:
+    """`every` is a fixed schedule; None leaves it to the `budget`, a share of the training's time.
+
+    `spent` tells the nanoseconds spent so far. Once a step has been asked about, the answer stays, unless an `alarm` makes it yes.
+    After the opening, what is recorded for no alarm costs at most `budget` of any stretch of time, and one recorded step.
+    """
+
+    def __init__(
+        self,
+        every: int | None,
+        budget: float,
+        spent: Callable[[], int],
+        *,
+        clock: Callable[[], int] = time.perf_counter_ns,
+    ) -> None:
+        self.every = every
+        self.budget = budget
+        self.spent = spent
+        self.clock = clock
+        self.alarms = 0
+        self._first: int | None = None
+        self._answers: dict[int, bool] = {}
+        self._until = -1  # the last step that an alarm has asked for
+        self._asked: tuple[int, int] | None = None  # time and spending at the latest question
+        self._credit = 0.0  # nanoseconds that may be spent
+        self._price = 0.0  # of a recorded step
+        self._recorded = 0  # the latest recorded step
+
+    def recorded(self, step: int) -> bool:
+        """Whether this step is recorded in full."""
+        if self.every is not None:
+            return step % self.every == 0 or step <= self._until
+        answer = self._answers.get(step)
+        if answer is None:
+            answer = self._decide(step)
+            self._answers = {s: a for s, a in self._answers.items() if s >= step - 2}
+            self._answers[step] = answer
+            if answer:
+                self._recorded = step
+        return answer
+
+    @property
+    def saves(self) -> bool:
+        """Whether the opening is over, and steps are left out."""
+        return self.every is None and self.spent() >= OPENING_S * 1e9
+
+    @property
+    def affords(self) -> bool:
+        """Whether an evaluation may be read now."""
+        return not self.saves or self._credit >= 0
+
+    def alarm(self, step: int) -> None:
+        """Something is wrong in this step: record it as far as still possible, and those that follow, unless debts are large."""
+        if not self.recorded(step):
+            self.alarms += 1
+            self._answers[step] = True
+            if self.every is not None or self._credit >= -DEBT * self._price:
+                self._until = step + ALARM - 1
+
+    def _decide(self, step: int) -> bool:
+        self._account()
+        if not self.saves or step <= self._until or step - self._recorded >= AT_LEAST:
+            return True
+        return self._credit >= self._price
+
+    def _account(self) -> None:
+        now, spent = self.clock(), self.spent()
+        if self._asked is not None:
+            passed, used = now - self._asked[0], UNSEEN * (spent - self._asked[1])
+            if self._answers and self._answers[max(self._answers)]:
+                self._price = used if not self._price else (1 - SMOOTH) * self._price + SMOOTH * used
+            earned = self.budget * max(0.0, passed - used)
+            if self.saves:
+                self._credit = min(self._credit + earned - used, self._price)
+        self._asked = now, spent
