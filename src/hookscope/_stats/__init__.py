@@ -7,5 +7,6 @@ from ._exponents import count_into, histogram_of
 from ._fallback import stats_of
 from ._plain import is_dense
 from ._reduce import reduce_into
+from ._ring import Ring
 
-__all__ = ["Batch", "Cells", "Row", "backend", "change_job", "count_into", "histogram_of", "is_dense", "reduce_into", "sampled_job", "stats_of"]
+__all__ = ["Batch", "Cells", "Ring", "Row", "backend", "change_job", "count_into", "histogram_of", "is_dense", "reduce_into", "sampled_job", "stats_of"]
