@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import shutil
 import struct
@@ -35,13 +36,15 @@ int main(void) {
     while (fread(&dtype, 4, 1, stdin) == 1 && fread(&n, 8, 1, stdin) == 1) {
         char *x = malloc(n * ITEMSIZE[dtype] + 1);
         if (fread(x, ITEMSIZE[dtype], n, stdin) != (size_t)n) return 1;
-        Exponents e;
-        Totals t = {0, 0, 0, 0, 0, INFINITY, -INFINITY};
-        memset(&e, 0, sizeof e);
-        read_exponents(dtype, x, n, &t, &e);
-        printf("%.17g %.17g %.17g %.17g %.17g %.17g %.17g", t.nan, t.inf, t.zeros, t.sum, t.sumsq, t.min, t.max);
-        for (int i = 0; i < SLOTS; i++) printf(" %lld", (long long)e.slots[i]);
-        puts("");
+        for (level = levels; level < levels + level_count; level++) {
+            Exponents e;
+            Totals t = {0, 0, 0, 0, 0, INFINITY, -INFINITY};
+            memset(&e, 0, sizeof e);
+            read_exponents(dtype, x, n, &t, &e);
+            printf("%s %.17g %.17g %.17g %.17g %.17g %.17g %.17g", level->name, t.nan, t.inf, t.zeros, t.sum, t.sumsq, t.min, t.max);
+            for (int i = 0; i < SLOTS; i++) printf(" %lld", (long long)e.slots[i]);
+            puts("");
+        }
         free(x);
     }
     return 0;
@@ -74,13 +77,14 @@ def test_every_number_of_the_kernel_is_right_on_arm(tmp_path):
     options = ["-static", "-O3", "-std=c99", f"-I{sysconfig.get_paths()['include']}", "-Wl,--unresolved-symbols=ignore-all"]
     subprocess.run([COMPILER, *options, str(source), "-o", str(binary), "-lm"], check=True, capture_output=True)
     given = list(cases())
+    levels = ("neon", "generic")
     stream = b"".join(struct.pack("<iq", code, len(x)) + _bytes(x) for code, x in given)
     lines = subprocess.run([EMULATOR, str(binary)], input=stream, check=True, capture_output=True).stdout.decode().splitlines()
-    for (code, x), line in zip(given, lines, strict=True):
-        values, numbers = x.double().tolist(), line.split()
+    for ((code, x), level), line in zip(itertools.product(given, levels), lines, strict=True):
+        values, (name, *numbers) = x.double().tolist(), line.split()
         nan, inf, zeros, total, squares, low, high = map(float, numbers[:7])
         want, size = expected(values), math.fsum(abs(v) for v in values if math.isfinite(v))
-        assert (nan, inf, zeros, low, high) == (*want[1:4], *want[6:]), FLOATS[code]
+        assert (name, nan, inf, zeros, low, high) == (level, *want[1:4], *want[6:]), FLOATS[code]
         np.testing.assert_allclose([total], [want.sum], rtol=0, atol=1e-12 * size)
         np.testing.assert_allclose([squares], [want.sumsq], rtol=1e-12, atol=1e-300)
         assert [int(n) for n in numbers[7:]] == Exponents.of_magnitudes(x.double().numpy()).counts.tolist()

@@ -32,7 +32,7 @@ KERNEL = _load()
 
 
 def backend() -> str:
-    """Say what reduces CPU tensors here: `native avx512`, `native avx2`, `native generic` or `torch`.
+    """Say what reduces CPU tensors here: `native avx512`, `native avx2`, `native neon`, `native generic` or `torch`.
 
     Chosen when hookscope's statistics are first imported; the environment variable `HOOKSCOPE_NATIVE=0` asks for `torch`, on GPUs too.
     CUDA devices use Triton kernels where Triton is installed, all others torch operations.

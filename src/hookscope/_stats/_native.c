@@ -22,6 +22,12 @@
 #else
 #define HAS_X86 0
 #endif
+#if defined(__aarch64__) && (defined(__GNUC__) || defined(__clang__))
+#define HAS_NEON 1
+#include <arm_neon.h>
+#else
+#define HAS_NEON 0
+#endif
 #if defined(_MSC_VER)
 #define ALWAYS static __forceinline
 #else
@@ -112,7 +118,7 @@ SCALAR_READER(bf16, load_bf16, zero_16)
 
 static const BlockReader GENERIC[DTYPES] = {f32_generic, f64_generic, f16_generic, bf16_generic};
 
-#if HAS_X86
+#if HAS_X86 || HAS_NEON
 /* The vector readers share one shape: full vectors into lane accumulators, lanes into the totals, the last few elements one by one. */
 #define VECTOR_READER(NAME, ISA, TARGET, ELEMENT, WIDTH, ACC, LOAD)                                          \
     TARGET static void NAME##_##ISA(const void *x, int64_t n, int masked, Totals *t) {                       \
@@ -126,7 +132,9 @@ static const BlockReader GENERIC[DTYPES] = {f32_generic, f64_generic, f16_generi
         ACC##_fold(&a, t);                                                                                   \
         for (; i < n; i++) take_##NAME(x, i, masked, t);                                                     \
     }
+#endif
 
+#if HAS_X86
 /* ---- AVX-512: sixteen floats or eight doubles ---- */
 
 typedef struct {
@@ -342,6 +350,92 @@ VECTOR_READER(bf16, avx2, T256, uint16_t, 8, F256, LOAD256_bf16)
 static const BlockReader AVX2[DTYPES] = {f32_avx2, f64_avx2, f16_avx2, bf16_avx2};
 #endif
 
+#if HAS_NEON
+/* ---- NEON, which every 64-bit ARM has: four floats or two doubles; a comparison yields -1 where it holds ---- */
+
+typedef struct {
+    float64x2_t sum[2], sumsq[2];
+    float32x4_t lo, hi;
+    uint32x4_t nan, inf, zeros;
+} F128;
+
+ALWAYS F128 F128_start(void) {
+    float64x2_t d = vdupq_n_f64(0);
+    uint32x4_t c = vdupq_n_u32(0);
+    F128 a = {{d, d}, {d, d}, vdupq_n_f32(INFINITY), vdupq_n_f32(-INFINITY), c, c, c};
+    return a;
+}
+ALWAYS void F128_take(F128 *a, float32x4_t v, int masked) {
+    const uint32x4_t infinity = vdupq_n_u32(0x7f800000);
+    uint32x4_t bits = vandq_u32(vreinterpretq_u32_f32(v), vdupq_n_u32(0x7fffffff));
+    float32x4_t lo = v, hi = v;
+    a->zeros = vsubq_u32(a->zeros, vceqzq_u32(bits));
+    if (masked) { /* vminq would pass a NaN on, and vminnmq a signalling one */
+        uint32x4_t nan = vcgtq_u32(bits, infinity);
+        a->nan = vsubq_u32(a->nan, nan);
+        a->inf = vsubq_u32(a->inf, vceqq_u32(bits, infinity));
+        lo = vbslq_f32(nan, vdupq_n_f32(INFINITY), v), hi = vbslq_f32(nan, vdupq_n_f32(-INFINITY), v);
+        v = vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(v), vcltq_u32(bits, infinity)));
+    }
+    a->lo = vminq_f32(a->lo, lo);
+    a->hi = vmaxq_f32(a->hi, hi);
+    float64x2_t low = vcvt_f64_f32(vget_low_f32(v)), high = vcvt_high_f64_f32(v);
+    a->sum[0] = vaddq_f64(a->sum[0], low);
+    a->sum[1] = vaddq_f64(a->sum[1], high);
+    a->sumsq[0] = vfmaq_f64(a->sumsq[0], low, low);
+    a->sumsq[1] = vfmaq_f64(a->sumsq[1], high, high);
+}
+ALWAYS void F128_fold(const F128 *a, Totals *t) {
+    t->nan += vaddvq_u32(a->nan), t->inf += vaddvq_u32(a->inf), t->zeros += vaddvq_u32(a->zeros);
+    t->sum += vaddvq_f64(vaddq_f64(a->sum[0], a->sum[1]));
+    t->sumsq += vaddvq_f64(vaddq_f64(a->sumsq[0], a->sumsq[1]));
+    t->min = least(t->min, vminvq_f32(a->lo)), t->max = greatest(t->max, vmaxvq_f32(a->hi));
+}
+
+typedef struct {
+    float64x2_t sum, sumsq, lo, hi;
+    uint64x2_t nan, inf, zeros;
+} D128;
+
+ALWAYS D128 D128_start(void) {
+    float64x2_t d = vdupq_n_f64(0);
+    uint64x2_t c = vdupq_n_u64(0);
+    D128 a = {d, d, vdupq_n_f64(INFINITY), vdupq_n_f64(-INFINITY), c, c, c};
+    return a;
+}
+ALWAYS void D128_take(D128 *a, float64x2_t v, int masked) {
+    const uint64x2_t infinity = vdupq_n_u64(0x7ff0000000000000ULL);
+    uint64x2_t bits = vandq_u64(vreinterpretq_u64_f64(v), vdupq_n_u64(0x7fffffffffffffffULL));
+    float64x2_t lo = v, hi = v;
+    a->zeros = vsubq_u64(a->zeros, vceqzq_u64(bits));
+    if (masked) {
+        uint64x2_t nan = vcgtq_u64(bits, infinity);
+        a->nan = vsubq_u64(a->nan, nan);
+        a->inf = vsubq_u64(a->inf, vceqq_u64(bits, infinity));
+        lo = vbslq_f64(nan, vdupq_n_f64(INFINITY), v), hi = vbslq_f64(nan, vdupq_n_f64(-INFINITY), v);
+        v = vreinterpretq_f64_u64(vandq_u64(vreinterpretq_u64_f64(v), vcltq_u64(bits, infinity)));
+    }
+    a->lo = vminq_f64(a->lo, lo);
+    a->hi = vmaxq_f64(a->hi, hi);
+    a->sum = vaddq_f64(a->sum, v);
+    a->sumsq = vfmaq_f64(a->sumsq, v, v);
+}
+ALWAYS void D128_fold(const D128 *a, Totals *t) {
+    t->nan += (double)vaddvq_u64(a->nan), t->inf += (double)vaddvq_u64(a->inf), t->zeros += (double)vaddvq_u64(a->zeros);
+    t->sum += vaddvq_f64(a->sum);
+    t->sumsq += vaddvq_f64(a->sumsq);
+    t->min = least(t->min, vminvq_f64(a->lo)), t->max = greatest(t->max, vmaxvq_f64(a->hi));
+}
+
+#define LOAD128_f16(P) vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(P)))
+#define LOAD128_bf16(P) vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(P), 16))
+VECTOR_READER(f32, neon, , float, 4, F128, vld1q_f32)
+VECTOR_READER(f64, neon, , double, 2, D128, vld1q_f64)
+VECTOR_READER(f16, neon, , uint16_t, 4, F128, LOAD128_f16)
+VECTOR_READER(bf16, neon, , uint16_t, 4, F128, LOAD128_bf16)
+static const BlockReader NEON[DTYPES] = {f32_neon, f64_neon, f16_neon, bf16_neon};
+#endif
+
 /* ---- counts by binary exponent, of a block that is in cache ----
  *
  * Bin 150 + k counts the finite elements with 2**k <= |x| < 2**(k + 1), k from -149, the smallest float32, to 127. Bin 0 counts what is
@@ -471,6 +565,9 @@ static void find_levels(void) {
     if (__builtin_cpu_supports("avx512f")) levels[level_count++] = (Level){"avx512", AVX512};
     /* F16C cannot be asked for by name in older compilers; no processor has AVX2 and FMA without it. */
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) levels[level_count++] = (Level){"avx2", AVX2};
+#endif
+#if HAS_NEON
+    levels[level_count++] = (Level){"neon", NEON};
 #endif
     levels[level_count++] = (Level){"generic", GENERIC};
     level = &levels[0];
