@@ -38,9 +38,9 @@ int main(void) {
         if (fread(x, ITEMSIZE[dtype], n, stdin) != (size_t)n) return 1;
         for (level = levels; level < levels + level_count; level++) {
             Exponents e;
-            Totals t = {0, 0, 0, 0, 0, INFINITY, -INFINITY};
+            Totals t = EMPTY_TOTALS;
             memset(&e, 0, sizeof e);
-            read_exponents(dtype, x, n, &t, &e);
+            read_exponents(level->readers[dtype], dtype, x, n, &t, &e);
             printf("%s %.17g %.17g %.17g %.17g %.17g %.17g %.17g", level->name, t.nan, t.inf, t.zeros, t.sum, t.sumsq, t.min, t.max);
             for (int i = 0; i < SLOTS; i++) printf(" %lld", (long long)e.slots[i]);
             puts("");

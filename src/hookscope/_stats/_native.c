@@ -725,16 +725,13 @@ static PyObject *reduce_many(PyObject *self, PyObject *const *args, Py_ssize_t n
 }
 
 /* The same, and the exponents of each block while it is in cache; with `stats` null the exponents alone. */
-static void read_exponents(long dtype, const char *x, int64_t n, Totals *stats, Exponents *e) {
-    BlockReader reader = level->readers[dtype];
+static void read_exponents(BlockReader reader, long dtype, const char *x, int64_t n, Totals *stats, Exponents *e) {
     for (int64_t i = 0; i < n; i += BLOCK) {
         int64_t length = n - i < BLOCK ? n - i : BLOCK;
         const char *block = x + i * ITEMSIZE[dtype];
         if (stats) {
             Totals t = read_all(reader, block, length, ITEMSIZE[dtype]);
-            stats->nan += t.nan, stats->inf += t.inf, stats->zeros += t.zeros;
-            stats->sum += t.sum, stats->sumsq += t.sumsq;
-            stats->min = least(stats->min, t.min), stats->max = greatest(stats->max, t.max);
+            add_totals(stats, &t);
         }
         EXPONENTS[dtype](block, length, e);
     }
@@ -758,14 +755,15 @@ static PyObject *exponents(PyObject *self, PyObject *const *args, Py_ssize_t nar
     if (n < 0 || !bins || (n && !x)) return PyErr_Format(PyExc_ValueError, "null address, or n = %lld below 0", (long long)n);
 
     Exponents e;
-    Totals t = {0, 0, 0, 0, 0, INFINITY, -INFINITY}, *wanted = out ? &t : NULL;
+    Totals t = EMPTY_TOTALS, *wanted = out ? &t : NULL;
+    BlockReader reader = level->readers[dtype];
     memset(&e, 0, sizeof e);
     if (n >= RELEASE_GIL_FROM) {
         Py_BEGIN_ALLOW_THREADS
-        read_exponents(dtype, x, n, wanted, &e);
+        read_exponents(reader, dtype, x, n, wanted, &e);
         Py_END_ALLOW_THREADS
     } else {
-        read_exponents(dtype, x, n, wanted, &e);
+        read_exponents(reader, dtype, x, n, wanted, &e);
     }
     for (int i = 0; i < SLOTS; i++) bins[i] += e.slots[i] * repeats;
     if (out) {

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from hookscope._core._errors import UsageError
 from hookscope._core._stats import Rows
 
-from ._cells import CHUNK, Cells, Row
+from ._cells import Cells, Row
 
 Tag = TypeVar("Tag")
 
@@ -95,7 +95,7 @@ class Ring(Generic[Tag]):
         if len(self._sent) == self._depth:
             self.waits += not self._sent[0].event.query()
             self._receive()
-        places = np.fromiter((row.chunk * CHUNK + row.index for row in rows), np.intp, len(rows))
+        places = np.array([row.place for row in rows], np.intp)
         slot = self._slot()
         self._cells.gather(slot.here)
         self._sent.append(_Sent(tag, places, slot, self._copier.copy(slot.here, slot.host)))
