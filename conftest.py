@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 # Before torch is imported: the tests share the cores among their processes.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# Before Triton is: without a GPU its kernels run in its interpreter.
+if not any(os.path.exists(device) for device in ("/dev/nvidiactl", "/dev/kfd")):
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
 # A shared machine makes any deadline a coin toss; a test that is too slow shows in --durations.
 settings.register_profile("hookscope", deadline=None)
 settings.load_profile("hookscope")

@@ -1,4 +1,4 @@
-"""What the eight stats of one CPU tensor cost: the native kernel, torch operations, and `torch.sum` alone for scale.
+"""What the eight stats of one CPU tensor cost: the native kernel, torch operations, and `torch.sum` alone for scale; then its exponents.
 
 One thread; the best of a few repetitions. A call includes everything that `reduce_into` does in Python.
 """
@@ -14,7 +14,8 @@ from collections.abc import Callable
 
 import torch
 
-from hookscope._stats import Cells, backend, reduce_into
+from hookscope._stats import Cells, backend, count_into, reduce_into
+from hookscope._stats._exponents import SLOTS, exponents_of
 from hookscope._stats._fallback import stats_in_chunks
 
 SIZES = (64, 1_000, 100_000, 10_000_000)
@@ -52,6 +53,14 @@ def main() -> None:
     report(row, "expanded", torch.ones(()).expand(250, 400))
     report(row, "strided", torch.randn(250, 800)[:, ::2])
     report(row, "integer", torch.arange(100_000))
+    print(f"\n{'dtype':9} {'values':12} {'elements':>10} {'count_into':>20} {'torch operations':>20}")
+    for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
+        for values, x in (
+            ("normal", torch.randn(100_000)),
+            ("half zeros", torch.randn(100_000).relu()),
+            ("all alike", torch.ones(100_000)),
+        ):
+            report_exponents(values, x.to(dtype))
 
 
 def report(row, layout: str, x: torch.Tensor) -> None:
@@ -60,6 +69,14 @@ def report(row, layout: str, x: torch.Tensor) -> None:
     times = [seconds(call) for call in calls]
     cells = " ".join(f"{t * 1e6:11.2f} ({t * 1e9 / x.numel():6.2f})" for t in times)
     print(f"{str(x.dtype).removeprefix('torch.'):9} {layout:12} {x.numel():>10} {cells}")
+
+
+def report_exponents(values: str, x: torch.Tensor) -> None:
+    """Time both ways of counting by exponent on one tensor."""
+    counts = torch.zeros(SLOTS, dtype=torch.int64)
+    times = [seconds(call) for call in (lambda: count_into(counts, x), lambda: exponents_of(x))]
+    cells = " ".join(f"{t * 1e6:11.2f} ({t * 1e9 / x.numel():6.2f})" for t in times)
+    print(f"{str(x.dtype).removeprefix('torch.'):9} {values:12} {x.numel():>10} {cells}")
 
 
 if __name__ == "__main__":

@@ -3,8 +3,25 @@
 from ._backend import backend
 from ._batch import Batch, change_job, sampled_job
 from ._cells import Cells, Row
+from ._exponents import count_into, histogram_of
 from ._fallback import stats_of
+from ._list import reduce_all_into
 from ._plain import is_dense
 from ._reduce import reduce_into
+from ._ring import Ring
 
-__all__ = ["Batch", "Cells", "Row", "backend", "change_job", "is_dense", "reduce_into", "sampled_job", "stats_of"]
+__all__ = [
+    "Batch",
+    "Cells",
+    "Ring",
+    "Row",
+    "backend",
+    "change_job",
+    "count_into",
+    "histogram_of",
+    "is_dense",
+    "reduce_all_into",
+    "reduce_into",
+    "sampled_job",
+    "stats_of",
+]

@@ -1,4 +1,4 @@
-"""Which code reduces CPU tensors in this process: the native kernel where it was built, else torch operations."""
+"""Which code reduces tensors in this process: kernels where they were built and are wanted, else torch operations."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ from hookscope._core._errors import UsageError
 SWITCH = "HOOKSCOPE_NATIVE"
 
 
-def _load() -> ModuleType | None:
+def _wanted() -> bool:
     wanted = os.environ.get(SWITCH, "1")
     if wanted not in ("0", "1"):
         raise UsageError(f"{SWITCH}={wanted!r}: choose 1 (the native kernel where it was built, the default) or 0 (torch operations only)")
-    if wanted == "0":
+    return wanted == "1"
+
+
+def _load() -> ModuleType | None:
+    if not WANTED:
         return None
     try:
         from . import _native
@@ -23,14 +27,15 @@ def _load() -> ModuleType | None:
     return _native
 
 
+WANTED = _wanted()
 KERNEL = _load()
 
 
 def backend() -> str:
-    """Say what reduces CPU tensors here: `native avx512`, `native avx2`, `native generic` or `torch`.
+    """Say what reduces CPU tensors here: `native avx512`, `native avx2`, `native neon`, `native generic` or `torch`.
 
-    Chosen when hookscope's statistics are first imported; the environment variable `HOOKSCOPE_NATIVE=0` asks for `torch`.
-    Other devices always use torch operations.
+    Chosen when hookscope's statistics are first imported; the environment variable `HOOKSCOPE_NATIVE=0` asks for `torch`, on GPUs too.
+    CUDA devices use Triton kernels where Triton is installed, all others torch operations.
 
     >>> backend().split()[0] in ("native", "torch")
     True

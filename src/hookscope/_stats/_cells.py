@@ -89,6 +89,22 @@ class Cells:
                 read[here] = self._chunks[chunk].cpu().numpy()[places[here] - chunk * CHUNK]
         return read
 
+    @property
+    def capacity(self) -> int:
+        """Rows there is memory for, handed out or not."""
+        return len(self._chunks) * CHUNK
+
+    def memory(self, rows: int) -> torch.Tensor:
+        """[rows, 8] uninitialised, on this device and in its dtype."""
+        with torch.inference_mode(mode=False):
+            return torch.empty(rows, WIDTH, dtype=self.dtype, device=self.device)
+
+    def gather(self, into: torch.Tensor) -> None:
+        """Copy every row, chunk after chunk, into the first rows of `into`; nothing waits for the device."""
+        if self._chunks:
+            with torch.no_grad():
+                torch.cat(self._chunks, out=into[: self.capacity])
+
     def _grow(self) -> None:
         # An inference tensor could not be written to outside inference mode, so a chunk must not become one.
         with torch.inference_mode(mode=False):

@@ -22,6 +22,12 @@
 #else
 #define HAS_X86 0
 #endif
+#if defined(__aarch64__) && (defined(__GNUC__) || defined(__clang__))
+#define HAS_NEON 1
+#include <arm_neon.h>
+#else
+#define HAS_NEON 0
+#endif
 #if defined(_MSC_VER)
 #define ALWAYS static __forceinline
 #else
@@ -112,7 +118,7 @@ SCALAR_READER(bf16, load_bf16, zero_16)
 
 static const BlockReader GENERIC[DTYPES] = {f32_generic, f64_generic, f16_generic, bf16_generic};
 
-#if HAS_X86
+#if HAS_X86 || HAS_NEON
 /* The vector readers share one shape: full vectors into lane accumulators, lanes into the totals, the last few elements one by one. */
 #define VECTOR_READER(NAME, ISA, TARGET, ELEMENT, WIDTH, ACC, LOAD)                                          \
     TARGET static void NAME##_##ISA(const void *x, int64_t n, int masked, Totals *t) {                       \
@@ -126,7 +132,9 @@ static const BlockReader GENERIC[DTYPES] = {f32_generic, f64_generic, f16_generi
         ACC##_fold(&a, t);                                                                                   \
         for (; i < n; i++) take_##NAME(x, i, masked, t);                                                     \
     }
+#endif
 
+#if HAS_X86
 /* ---- AVX-512: sixteen floats or eight doubles ---- */
 
 typedef struct {
@@ -342,6 +350,176 @@ VECTOR_READER(bf16, avx2, T256, uint16_t, 8, F256, LOAD256_bf16)
 static const BlockReader AVX2[DTYPES] = {f32_avx2, f64_avx2, f16_avx2, bf16_avx2};
 #endif
 
+#if HAS_NEON
+/* ---- NEON, which every 64-bit ARM has: four floats or two doubles; a comparison yields -1 where it holds ---- */
+
+typedef struct {
+    float64x2_t sum[2], sumsq[2];
+    float32x4_t lo, hi;
+    uint32x4_t nan, inf, zeros;
+} F128;
+
+ALWAYS F128 F128_start(void) {
+    float64x2_t d = vdupq_n_f64(0);
+    uint32x4_t c = vdupq_n_u32(0);
+    F128 a = {{d, d}, {d, d}, vdupq_n_f32(INFINITY), vdupq_n_f32(-INFINITY), c, c, c};
+    return a;
+}
+ALWAYS void F128_take(F128 *a, float32x4_t v, int masked) {
+    const uint32x4_t infinity = vdupq_n_u32(0x7f800000);
+    uint32x4_t bits = vandq_u32(vreinterpretq_u32_f32(v), vdupq_n_u32(0x7fffffff));
+    float32x4_t lo = v, hi = v;
+    a->zeros = vsubq_u32(a->zeros, vceqzq_u32(bits));
+    if (masked) { /* vminq would pass a NaN on, and vminnmq a signalling one */
+        uint32x4_t nan = vcgtq_u32(bits, infinity);
+        a->nan = vsubq_u32(a->nan, nan);
+        a->inf = vsubq_u32(a->inf, vceqq_u32(bits, infinity));
+        lo = vbslq_f32(nan, vdupq_n_f32(INFINITY), v), hi = vbslq_f32(nan, vdupq_n_f32(-INFINITY), v);
+        v = vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(v), vcltq_u32(bits, infinity)));
+    }
+    a->lo = vminq_f32(a->lo, lo);
+    a->hi = vmaxq_f32(a->hi, hi);
+    float64x2_t low = vcvt_f64_f32(vget_low_f32(v)), high = vcvt_high_f64_f32(v);
+    a->sum[0] = vaddq_f64(a->sum[0], low);
+    a->sum[1] = vaddq_f64(a->sum[1], high);
+    a->sumsq[0] = vfmaq_f64(a->sumsq[0], low, low);
+    a->sumsq[1] = vfmaq_f64(a->sumsq[1], high, high);
+}
+ALWAYS void F128_fold(const F128 *a, Totals *t) {
+    t->nan += vaddvq_u32(a->nan), t->inf += vaddvq_u32(a->inf), t->zeros += vaddvq_u32(a->zeros);
+    t->sum += vaddvq_f64(vaddq_f64(a->sum[0], a->sum[1]));
+    t->sumsq += vaddvq_f64(vaddq_f64(a->sumsq[0], a->sumsq[1]));
+    t->min = least(t->min, vminvq_f32(a->lo)), t->max = greatest(t->max, vmaxvq_f32(a->hi));
+}
+
+typedef struct {
+    float64x2_t sum, sumsq, lo, hi;
+    uint64x2_t nan, inf, zeros;
+} D128;
+
+ALWAYS D128 D128_start(void) {
+    float64x2_t d = vdupq_n_f64(0);
+    uint64x2_t c = vdupq_n_u64(0);
+    D128 a = {d, d, vdupq_n_f64(INFINITY), vdupq_n_f64(-INFINITY), c, c, c};
+    return a;
+}
+ALWAYS void D128_take(D128 *a, float64x2_t v, int masked) {
+    const uint64x2_t infinity = vdupq_n_u64(0x7ff0000000000000ULL);
+    uint64x2_t bits = vandq_u64(vreinterpretq_u64_f64(v), vdupq_n_u64(0x7fffffffffffffffULL));
+    float64x2_t lo = v, hi = v;
+    a->zeros = vsubq_u64(a->zeros, vceqzq_u64(bits));
+    if (masked) {
+        uint64x2_t nan = vcgtq_u64(bits, infinity);
+        a->nan = vsubq_u64(a->nan, nan);
+        a->inf = vsubq_u64(a->inf, vceqq_u64(bits, infinity));
+        lo = vbslq_f64(nan, vdupq_n_f64(INFINITY), v), hi = vbslq_f64(nan, vdupq_n_f64(-INFINITY), v);
+        v = vreinterpretq_f64_u64(vandq_u64(vreinterpretq_u64_f64(v), vcltq_u64(bits, infinity)));
+    }
+    a->lo = vminq_f64(a->lo, lo);
+    a->hi = vmaxq_f64(a->hi, hi);
+    a->sum = vaddq_f64(a->sum, v);
+    a->sumsq = vfmaq_f64(a->sumsq, v, v);
+}
+ALWAYS void D128_fold(const D128 *a, Totals *t) {
+    t->nan += (double)vaddvq_u64(a->nan), t->inf += (double)vaddvq_u64(a->inf), t->zeros += (double)vaddvq_u64(a->zeros);
+    t->sum += vaddvq_f64(a->sum);
+    t->sumsq += vaddvq_f64(a->sumsq);
+    t->min = least(t->min, vminvq_f64(a->lo)), t->max = greatest(t->max, vmaxvq_f64(a->hi));
+}
+
+#define LOAD128_f16(P) vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(P)))
+#define LOAD128_bf16(P) vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(P), 16))
+VECTOR_READER(f32, neon, , float, 4, F128, vld1q_f32)
+VECTOR_READER(f64, neon, , double, 2, D128, vld1q_f64)
+VECTOR_READER(f16, neon, , uint16_t, 4, F128, LOAD128_f16)
+VECTOR_READER(bf16, neon, , uint16_t, 4, F128, LOAD128_bf16)
+static const BlockReader NEON[DTYPES] = {f32_neon, f64_neon, f16_neon, bf16_neon};
+#endif
+
+/* ---- counts by binary exponent, of a block that is in cache ----
+ *
+ * Bin 150 + k counts the finite elements with 2**k <= |x| < 2**(k + 1), k from -149, the smallest float32, to 127. Bin 0 counts what is
+ * smaller and bin 278 what is larger, which only float64 holds; then come the counts of zeros, NaN and Inf. The exponent field of an
+ * element is its place in a table; four tables, because neighbours often have the same exponent and an increment waits for the one before.
+ * Only where the field is all zeros or all ones the block is read again: for zeros and subnormals, for Inf and NaN.
+ */
+
+enum { LOWEST = 150, BINS = 279, ZEROS = BINS, NANS, INFS, SLOTS, TABLES = 4, FIELDS = 288 };
+
+typedef struct {
+    int64_t field[TABLES][FIELDS];
+    int64_t slots[SLOTS];
+} Exponents;
+
+typedef void (*ExponentReader)(const void *x, int64_t n, Exponents *e);
+typedef void (*ExponentFold)(Exponents *e);
+
+ALWAYS int log2_of(uint64_t mantissa) {
+    int k = -1;
+    for (; mantissa; mantissa >>= 1) k++;
+    return k;
+}
+
+/* A float64 has more exponents than there are bins: its field is the bin itself, zero counted as bin 0, Inf and NaN as the last field. */
+ALWAYS int clamped(int field) {
+    int bin = field - 1023 + LOWEST;
+    bin = bin < 0 ? 0 : bin;
+    bin = bin < BINS ? bin : BINS - 1;
+    return bin + (FIELDS - BINS) * (field == 0x7ff); /* without a branch, which half a tensor of Inf would mislead */
+}
+
+#define EXPONENT_READER(NAME, BITS, MANTISSA, FIELD, ONES, SUBNORMAL)                                        \
+    static void NAME##_again(const BITS *p, int64_t n, int64_t odd, Exponents *e) {                          \
+        const BITS magnitude = (BITS)~(BITS)0 >> 1, infinity = (BITS)(magnitude >> MANTISSA << MANTISSA);    \
+        int64_t zeros = 0, nans = 0, infs = 0;                                                               \
+        for (int64_t i = 0; i < n; i++) {                                                                    \
+            BITS bits = p[i] & magnitude;                                                                    \
+            zeros += bits == 0, nans += bits > infinity, infs += bits == infinity;                           \
+        }                                                                                                    \
+        e->slots[ZEROS] += zeros, e->slots[NANS] += nans, e->slots[INFS] += infs;                            \
+        if (odd == zeros + nans + infs) return;                                                              \
+        for (int64_t i = 0; i < n; i++) {                                                                    \
+            BITS bits = p[i] & magnitude;                                                                    \
+            if (bits && bits >> MANTISSA == 0) e->slots[SUBNORMAL]++;                                        \
+        }                                                                                                    \
+    }                                                                                                        \
+    static void NAME##_exponents(const void *x, int64_t n, Exponents *e) {                                   \
+        const BITS *p = x;                                                                                   \
+        int64_t i = 0, odd = 0;                                                                              \
+        for (int t = 0; t < TABLES; t++) odd -= e->field[t][0] + e->field[t][ONES];                          \
+        for (; i + TABLES <= n; i += TABLES)                                                                 \
+            for (int t = 0; t < TABLES; t++) e->field[t][FIELD(p[i + t])]++;                                 \
+        for (; i < n; i++) e->field[0][FIELD(p[i])]++;                                                       \
+        for (int t = 0; t < TABLES; t++) odd += e->field[t][0] + e->field[t][ONES];                          \
+        if (odd) NAME##_again(p, n, odd, e);                                                                 \
+    }
+
+#define FIELD_f32(B) ((B) >> 23 & 0xff)
+#define FIELD_bf16(B) ((B) >> 7 & 0xff)
+#define FIELD_f16(B) ((B) >> 10 & 0x1f)
+#define FIELD_f64(B) clamped((int)((B) >> 52 & 0x7ff))
+EXPONENT_READER(f32, uint32_t, 23, FIELD_f32, 0xff, LOWEST - 149 + log2_of(bits))
+EXPONENT_READER(bf16, uint16_t, 7, FIELD_bf16, 0xff, LOWEST - 133 + log2_of(bits))
+EXPONENT_READER(f16, uint16_t, 10, FIELD_f16, 0x1f, LOWEST - 24 + log2_of(bits))
+EXPONENT_READER(f64, uint64_t, 52, FIELD_f64, FIELDS - 1, 0) /* its bin 0 is found by subtraction, in the end */
+
+/* From fields to bins. What was read again is in its slot already; of a float64 in field 0 that is all but the small normal numbers. */
+static void fold_fields(Exponents *e, int ones, int shift) {
+    for (int t = 0; t < TABLES; t++)
+        for (int f = 1; f < ones; f++) e->slots[shift + f] += e->field[t][f];
+}
+static void fold_f32(Exponents *e) { fold_fields(e, 0xff, LOWEST - 127); } /* bfloat16 has the same exponents */
+static void fold_f16(Exponents *e) { fold_fields(e, 0x1f, LOWEST - 15); }
+static void fold_f64(Exponents *e) {
+    int64_t low = 0;
+    fold_fields(e, BINS, 0);
+    for (int t = 0; t < TABLES; t++) low += e->field[t][0];
+    e->slots[0] = low - e->slots[ZEROS];
+}
+
+static const ExponentReader EXPONENTS[DTYPES] = {f32_exponents, f64_exponents, f16_exponents, bf16_exponents};
+static const ExponentFold FOLDS[DTYPES] = {fold_f32, fold_f64, fold_f16, fold_f32};
+
 /* ---- the run as a whole ---- */
 
 static const int64_t ITEMSIZE[DTYPES] = {4, 8, 2, 2};
@@ -387,6 +565,9 @@ static void find_levels(void) {
     if (__builtin_cpu_supports("avx512f")) levels[level_count++] = (Level){"avx512", AVX512};
     /* F16C cannot be asked for by name in older compilers; no processor has AVX2 and FMA without it. */
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) levels[level_count++] = (Level){"avx2", AVX2};
+#endif
+#if HAS_NEON
+    levels[level_count++] = (Level){"neon", NEON};
 #endif
     levels[level_count++] = (Level){"generic", GENERIC};
     level = &levels[0];
@@ -545,6 +726,55 @@ static PyObject *reduce_many(PyObject *self, PyObject *const *args, Py_ssize_t n
     return Py_BuildValue("dd", bad, squares);
 }
 
+/* The same, and the exponents of each block while it is in cache; with `stats` null the exponents alone. */
+static void read_exponents(BlockReader reader, long dtype, const char *x, int64_t n, Totals *stats, Exponents *e) {
+    for (int64_t i = 0; i < n; i += BLOCK) {
+        int64_t length = n - i < BLOCK ? n - i : BLOCK;
+        const char *block = x + i * ITEMSIZE[dtype];
+        if (stats) {
+            Totals t = read_all(reader, block, length, ITEMSIZE[dtype]);
+            add_totals(stats, &t);
+        }
+        EXPONENTS[dtype](block, length, e);
+    }
+    FOLDS[dtype](e);
+}
+
+PyDoc_STRVAR(exponents_doc,
+             "exponents(pointer, n, dtype, bins, out, repeats)\n--\n\nAdd the counts by binary exponent of n elements at `pointer`, each "
+             "`repeats` times, to the 282 int64 at `bins`;\nwhere `out` is not 0, write their stats as 8 doubles there, as reduce() does.");
+static PyObject *exponents(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
+    (void)self;
+    if (nargs != 6) return PyErr_Format(PyExc_TypeError, "exponents() takes 6 arguments, got %zd", nargs);
+    const char *x = PyLong_AsVoidPtr(args[0]);
+    int64_t n = PyLong_AsLongLong(args[1]);
+    long dtype = PyLong_AsLong(args[2]);
+    int64_t *bins = PyLong_AsVoidPtr(args[3]);
+    double *out = PyLong_AsVoidPtr(args[4]);
+    int64_t repeats = PyLong_AsLongLong(args[5]);
+    if (PyErr_Occurred()) return NULL;
+    if (dtype < 0 || dtype >= DTYPES) return PyErr_Format(PyExc_ValueError, "dtype %ld: choose 0 to %d", dtype, DTYPES - 1);
+    if (n < 0 || !bins || (n && !x)) return PyErr_Format(PyExc_ValueError, "null address, or n = %lld below 0", (long long)n);
+
+    Exponents e;
+    Totals t = EMPTY_TOTALS, *wanted = out ? &t : NULL;
+    BlockReader reader = level->readers[dtype];
+    memset(&e, 0, sizeof e);
+    if (n >= RELEASE_GIL_FROM) {
+        Py_BEGIN_ALLOW_THREADS
+        read_exponents(reader, dtype, x, n, wanted, &e);
+        Py_END_ALLOW_THREADS
+    } else {
+        read_exponents(reader, dtype, x, n, wanted, &e);
+    }
+    for (int i = 0; i < SLOTS; i++) bins[i] += e.slots[i] * repeats;
+    if (out) {
+        double by = (double)repeats, row[8] = {n * by, t.nan * by, t.inf * by, t.zeros * by, t.sum * by, t.sumsq * by, t.min, t.max};
+        memcpy(out, row, sizeof row);
+    }
+    Py_RETURN_NONE;
+}
+
 PyDoc_STRVAR(levels_doc, "levels()\n--\n\nThe instruction sets usable here, fastest first.");
 static PyObject *list_levels(PyObject *self, PyObject *unused) {
     (void)self, (void)unused;
@@ -580,6 +810,7 @@ static PyObject *use(PyObject *self, PyObject *name) {
 static PyMethodDef methods[] = {
     {"reduce", (PyCFunction)(void (*)(void))reduce, METH_FASTCALL, reduce_doc},
     {"reduce_many", (PyCFunction)(void (*)(void))reduce_many, METH_FASTCALL, reduce_many_doc},
+    {"exponents", (PyCFunction)(void (*)(void))exponents, METH_FASTCALL, exponents_doc},
     {"levels", list_levels, METH_NOARGS, levels_doc},
     {"level", current_level, METH_NOARGS, level_doc},
     {"use", use, METH_O, use_doc},

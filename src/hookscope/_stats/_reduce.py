@@ -8,7 +8,9 @@ import torch
 
 from ._backend import KERNEL
 from ._cells import Row
+from ._device import reducible
 from ._fallback import stats_in_chunks
+from ._launch import reduce_one
 from ._plain import FLOATS, Plain, flat, is_dense, plain
 
 _CODES = {dtype: code for code, dtype in enumerate(FLOATS)} if KERNEL else {}
@@ -74,6 +76,10 @@ def _write(row: Row, found: Plain) -> None:
     if values.is_cpu and row.pointer and code is not None:
         run = flat(values)
         _kernel(run.data_ptr(), run.numel(), code, row.pointer, found.repeats)
+    elif reducible(values):
+        reduce_one(row.view[0], flat(values))
+        if found.repeats > 1:
+            row.view[0, :6] *= found.repeats
     else:
         cells = stats_in_chunks(flat(values), row.view.dtype)
         cells[:6] *= found.repeats

@@ -141,6 +141,11 @@ class Activations:
         """Whether a replay is under way: what the hooks see then is no training."""
         return self.locator is not None and self.locator.busy
 
+    @property
+    def inside(self) -> bool:
+        """Whether a forward of a watched model is under way."""
+        return self._depth > 0
+
     def outside(self) -> None:
         """No forward is under way now: a KeyboardInterrupt inside one may have left the depth behind."""
         self._depth = self._lane = 0
