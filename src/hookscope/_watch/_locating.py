@@ -15,6 +15,7 @@ from torch import nn
 from .._core._site import ROOT, Site
 from .._origin._facts import badness, came_in
 from .._origin._forward import Buffers, Forward, Randomness
+from .._origin._live import LiveTrace
 from .._origin._play import play
 from .._origin._region import Region
 from .._origin._replay import replay
@@ -40,6 +41,7 @@ class Locator:
         self.names = names
         self.busy = False  # a replay is under way: whatever the hooks see is no training
         self.closed = False
+        self.live: LiveTrace | None = None  # in a second run, which looks at everything while it happens
         self.region = Region()
         self._forwards: list[Forward] = []
         self._buffers: weakref.WeakKeyDictionary[nn.Module, Buffers] = weakref.WeakKeyDictionary()
@@ -69,6 +71,8 @@ class Locator:
                 buffers.take()
             self._forwards = [*self._forwards, forward][-MAX_FORWARDS:]
             self._inputs = [tensor for _, tensor in call_leaves(args, kwargs)]
+            if self.live is not None:
+                self.live.entered(self._batch)
 
     def left(self, output: Any, *, training: bool) -> None:
         """And leaves it."""
@@ -110,6 +114,8 @@ class Locator:
     def _look(self, micro: MicroRows, sites: Sequence[Site], bad_parameters: bool) -> Sequence[Verdict]:
         kinds = np.array([sites[n].kind for n in micro.site] or ["none"])
         bad = _really_bad(micro)
+        if self.live is not None and (seen := self._seen_live(self.live, bad=bad_parameters or bool(bad.any()))):
+            return seen
         if bad.any() or bad_parameters:
             self._bad += 1
             if self._bad & (self._bad - 1) == 0 and self._bad < 2**MAX_TRIES:
@@ -120,6 +126,14 @@ class Locator:
             self._leapt += 1
             return self._leap(micro, sites, {sites[n] for n in micro.site[times > 0].tolist()}, 10 * float(times.max()))
         return ()
+
+    def _seen_live(self, live: LiveTrace, *, bad: bool) -> Sequence[Verdict]:
+        if not bad:
+            live.forget()
+            return ()
+        gradients = [p.grad for forward in self._forwards for p in forward.module.parameters() if p.grad is not None]
+        found = live.origin([*self._losses, *gradients])
+        return () if found is None else [found]
 
     def stepping(self) -> None:
         """An optimizer begins: its operations are nobody's loss."""
@@ -132,6 +146,8 @@ class Locator:
     def close(self) -> None:
         """Get out of the way, for good."""
         self.closed = True
+        if self.live is not None:
+            self.live.end()
         self.region.leave()
         self._forget()
         self._buffers.clear()

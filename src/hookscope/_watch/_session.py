@@ -18,11 +18,13 @@ from .._core._finding import Finding
 from .._core._frame import Frame
 from .._core._outcome import process_outcome
 from .._core._site import Site
+from .._origin._live import LiveTrace
 from .._origin._verdict import Verdict
 from .._record import Sink
 from .._taps._events import Backward, subscribe
 from .._taps._tree import on_registration
 from ._activations import Activations
+from ._armed import Armed, Stopped
 from ._attempt import is_skipping
 from ._blindness import Blindness
 from ._locating import Locator
@@ -60,6 +62,8 @@ class Session:
         self.activations.before_entry = self.models.refresh
         self.locator = Locator(store, self.models.names)
         self.activations.locator = self.locator
+        self.armed = Armed.from_environment()
+        self._named = False  # whether an armed run has shown an origin
         reports = Reports(
             frame=self._closed_frame,
             late=self._late_rows,
@@ -90,6 +94,7 @@ class Session:
         self.models.add(models, strict=strict)
         if not self._undo:
             self._undo = [subscribe(self), on_registration(self.models.registered)]
+        self._look_live()
 
     # -- events, as told by `subscribe` ---------------------------------------------------------------------------------------------
 
@@ -109,6 +114,7 @@ class Session:
             return
         self.safety.run("steps", self.steps.backward_ends)
         self.deliver(quietly=failed)
+        self._look_live()
 
     def attempt_begins(self, optimizer: torch.optim.Optimizer, has_closure: bool) -> None:
         """Parameters are still what the forward used."""
@@ -134,10 +140,24 @@ class Session:
         if self.owner.here:
             self.nonfinite.put_back()
             self.safety.run("origin", self.locator.stepped)
+        self._look_live()
 
     def attempt_skipped(self, optimizer: torch.optim.Optimizer) -> None:
         """A GradScaler did not let the optimizer step."""
         self._attempt(self.steps.attempt_skipped, optimizer)
+        self._look_live()
+
+    def _look_live(self) -> None:
+        """In an armed program: look at every operation from the step asked for on, and stop where that was asked for, too."""
+        if self.armed is None or self.closed or not self.owner.here:
+            return
+        step = self.steps.clock.under_way
+        if self.armed.stop and (self._named or step > self.armed.step):
+            self.close("finished")
+            raise Stopped(0)
+        if step >= self.armed.step and self.locator.live is None:
+            self.locator.live = LiveTrace(self.locator.names)
+            self.locator.live.begin()
 
     def _attempt(self, tell: Callable[..., None], optimizer: torch.optim.Optimizer, **facts: bool) -> None:
         def told() -> None:
@@ -166,6 +186,9 @@ class Session:
         for verdict in self._verdicts:
             self.online.origins.append({"event": "origin", "step": self.steps.clock.step, **verdict.as_event()})
             self.safety.event("origin", **verdict.as_event())
+            if self.armed is not None:
+                self.armed.write(self.steps.clock.step, verdict)
+                self._named = True
         self._verdicts.clear()
 
     def _micro(self, micro: MicroRows) -> None:

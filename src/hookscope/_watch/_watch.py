@@ -6,6 +6,7 @@ import os
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Literal
 
@@ -18,6 +19,7 @@ from .._core._select import describe, select
 from .._record import MemoryWriter, Meta, Run, RunWriter
 from .._taps._inventory import candidates
 from ._activations import Activations
+from ._armed import Armed
 from ._chosen import choose
 from ._nonfinite import OnNonfinite
 from ._notice import warn
@@ -156,6 +158,8 @@ def open_session(
     settings: Settings, to: str | os.PathLike[str] | None, *, overwrite: bool = False, resume: bool = False, name: str = ""
 ) -> Session:
     """A session that records to the directory `to`, or in memory."""
+    if Armed.from_environment() is not None:
+        settings, to = replace(settings, every=1), None
     every, selections = settings.every, _as_list(describe(settings.selection))
     thresholds = {"grad_norm_threshold": settings.grad_norm_threshold, "updates": settings.updates}
     meta = Meta(torch=torch.__version__, selections=tuple(selections), every=every, settings=thresholds)
