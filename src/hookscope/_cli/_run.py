@@ -100,7 +100,7 @@ class _Watching:
         self.to = args.to or _free_directory(script.rpartition(".")[2] if args.module else Path(script).stem)
         # From the root on, since the script may change directories.
         try:
-            self.writer: RunWriter = RunWriter(os.path.abspath(self.to), meta, overwrite=args.overwrite, resume=args.resume)
+            self.writer: RunWriter = RunWriter(os.path.abspath(self.to), meta, overwrite=args.overwrite, resume=args.resume, beside=True)
         except RunExistsError:
             raise RunExistsError(f"there is a run in {self.to} already: --resume goes on with it, --overwrite replaces it") from None
 

@@ -170,7 +170,7 @@ def open_session(
     path = os.path.abspath(to)  # from the root on, since the program may change directories
     if overwrite != resume:
         end_recording_to(path)
-    writer = RunWriter(path, meta, overwrite=overwrite, resume=resume)
+    writer = RunWriter(path, meta, overwrite=overwrite, resume=resume, beside=True)
     return Session(settings, writer, first_step=writer.next_step, known=writer.known_sites)
 
 
