@@ -75,6 +75,12 @@ def _behind(wanted: set[Made], calls: Sequence[Call]) -> list[Call]:
     return found[::-1]
 
 
+def beside(region: Region) -> tuple[torch.Tensor, ...]:
+    """The tensors that the program used outside its models, which neither they nor calls of the tape have made: targets, masks."""
+    held = [kept.tensor for call in region.calls for kept in _kept(call) if isinstance(kept, Held) and not kept.root]
+    return tuple({id(tensor): tensor for tensor in held}.values())
+
+
 def _kept(call: Call) -> list[Made | Held]:
     return [kept for kept in tree_leaves((call.args, call.kwargs), is_leaf=_is_kept) if _is_kept(kept)]
 

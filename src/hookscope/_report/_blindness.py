@@ -11,7 +11,7 @@ from ._words import count
 Event = Mapping[str, Any]
 SHOWN = 6
 # Events that are no loss of sight, or that are told elsewhere.
-SEEN = frozenset({"finding", "skipped", "attached", "resumed", "closed", "never_fired", "origin"})
+SEEN = frozenset({"finding", "skipped", "attached", "resumed", "closed", "never_fired", "origin", "incident"})
 # Events that list modules, in words; the rule `blind` says more of them.
 OF_MODULES = {
     "compiled": "inside a graph of torch.compile",

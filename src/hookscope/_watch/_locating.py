@@ -23,7 +23,9 @@ from .._origin._verdict import Verdict
 from .._origin._walk import Leap
 from .._stats import Row
 from .._taps._leaves import call_leaves, leaves
+from ._evidence import Evidence
 from ._habit import Habit
+from ._holding import Holding
 from ._leaps import Leaps
 from ._store import Store
 from ._tap import MicroRows
@@ -45,6 +47,7 @@ class Locator:
         self.region = Region()
         self._forwards: list[Forward] = []
         self._buffers: weakref.WeakKeyDictionary[nn.Module, Buffers] = weakref.WeakKeyDictionary()
+        self.holding = Holding(self._buffers, self.region)
         self._losses: list[torch.Tensor] = []
         self._inputs: list[torch.Tensor] = []
         self._bad = self._leapt = 0
@@ -70,6 +73,7 @@ class Locator:
             if not forward.call:
                 buffers.take()
             self._forwards = [*self._forwards, forward][-MAX_FORWARDS:]
+            self.holding.entered += 1
             self._inputs = [tensor for _, tensor in call_leaves(args, kwargs)]
             if self.live is not None:
                 self.live.entered(self._batch)
@@ -104,6 +108,7 @@ class Locator:
         verdicts: Sequence[Verdict] = ()
         try:
             verdicts = self._look(micro, sites, bad_parameters)
+            self._hold(micro, sites, bad=bad_parameters or bool(_really_bad(micro).any()))
         except Exception:
             self.close()
             raise
@@ -143,6 +148,20 @@ class Locator:
         """It is done, the next batch comes."""
         self._begin_early()
 
+    def evidence(self) -> Evidence:
+        """What an incident may tell of the step that is under way, or just over."""
+        return self.holding.evidence(self._forwards)
+
+    def _hold(self, micro: MicroRows, sites: Sequence[Site], *, bad: bool) -> None:
+        if self._forwards and self.holding.wants(bad=bad):
+            self._recall_outputs(micro, sites)
+            self.holding.hold(self._forwards, bad=bad)
+
+    def _recall_outputs(self, micro: MicroRows, sites: Sequence[Site]) -> None:
+        names = self.names()
+        for forward in self._forwards:
+            forward.fingerprint = _recorded_output(micro, sites, names.get(id(forward.module)), forward.call)
+
     def close(self) -> None:
         """Get out of the way, for good."""
         self.closed = True
@@ -150,6 +169,7 @@ class Locator:
             self.live.end()
         self.region.leave()
         self._forget()
+        self.holding.let_go()
         self._buffers.clear()
 
     def _forget(self) -> None:
@@ -218,8 +238,7 @@ class Locator:
 
     def _in_model(self, micro: MicroRows, sites: Sequence[Site], _bad: Mapping[str, bool], leap: Leap | None = None) -> Sequence[Verdict]:
         names = self.names()
-        for forward in self._forwards:
-            forward.fingerprint = _recorded_output(micro, sites, names.get(id(forward.module)), forward.call)
+        self._recall_outputs(micro, sites)
         for module in dict.fromkeys(forward.module for forward in self._forwards):
             forwards = [forward for forward in self._forwards if forward.module is module]
             found = replay(forwards, self._buffers[module], names, self._row, leap)
