@@ -14,10 +14,10 @@ from ._evidence import Evidence
 
 
 class Holding:
-    """`always`: of a healthy micro-batch, too. `step` is the one that is open; `buffers` are those of every model that was entered."""
+    """`always`: of a healthy micro-batch, too; `weights`: for a checkpoint. `step` is the one that is open; `buffers` are those of every model that was entered."""
 
     def __init__(self, buffers: MutableMapping[nn.Module, Buffers], region: Region) -> None:
-        self.always = False
+        self.always = self.weights = False
         self.step = 0
         self.entered = 0  # how many forwards have begun
         self._buffers = buffers

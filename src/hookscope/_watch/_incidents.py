@@ -45,6 +45,7 @@ class Incidents:
         self.on = around.folder is not None and settings.incidents != "off"
         self.flight = Flight(settings.flight if self.on else 0)
         locator.holding.always = self.on and settings.incidents in ("batch", "full")
+        locator.holding.weights = self.on and settings.incidents == "full"
         self.keep = self.flight.keep
         self._latest: Incident | None = None
         self._optimizers: dict[int, weakref.ref[torch.optim.Optimizer]] = {}

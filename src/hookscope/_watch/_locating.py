@@ -66,7 +66,7 @@ class Locator:
             self._early.entered(bool(self.region.calls))
         if training and not _compiles():
             if (buffers := self._buffers.get(module)) is None:
-                self._buffers[module] = buffers = Buffers(module)
+                self._buffers[module] = buffers = Buffers(module, silent=self.holding.weights)
             forward = Forward.beginning(module, args, kwargs, Randomness.now(torch_only=self._draws.idle))
             forward.call = max((other.call + 1 for other in self._forwards if other.module is module), default=0)
             forward.parameters = buffers.versions
