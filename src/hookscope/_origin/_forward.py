@@ -76,12 +76,14 @@ class Buffers:
             if buffer is None or buffer.is_inference():
                 self._held[i] = None
             elif self._silent or held is None or held[0] is not buffer or held[1] != buffer._version:
-                self._held[i] = buffer, buffer._version, self._copy(buffer, held)
+                self._held[i] = buffer, buffer._version, self._copy(buffer, held, at_any_rate=self._silent)
 
     @staticmethod
-    def _copy(buffer: torch.Tensor, held: tuple[torch.Tensor, int, torch.Tensor | None] | None) -> torch.Tensor | None:
+    def _copy(
+        buffer: torch.Tensor, held: tuple[torch.Tensor, int, torch.Tensor | None] | None, *, at_any_rate: bool
+    ) -> torch.Tensor | None:
         if held is None:  # a mask or a table that never changes needs none
-            return buffer.detach().clone() if buffer.numel() * buffer.element_size() <= SMALL else None
+            return buffer.detach().clone() if at_any_rate or buffer.numel() * buffer.element_size() <= SMALL else None
         old = held[2]
         return old.copy_(buffer) if old is not None and _alike(old, buffer) else buffer.detach().clone()
 

@@ -14,7 +14,9 @@ from ._evidence import Evidence
 
 
 class Holding:
-    """`always`: of a healthy micro-batch, too; `weights`: for a checkpoint. `step` is the one that is open; `buffers` are those of every model that was entered."""
+    """`always`: of a healthy micro-batch, too; `weights`: for a checkpoint. `step` is the one that is open, `buffers` are those of every
+    model that was entered.
+    """
 
     def __init__(self, buffers: MutableMapping[nn.Module, Buffers], region: Region) -> None:
         self.always = self.weights = False
