@@ -69,6 +69,24 @@ def test_who_wraps_our_handler_decides_what_happens(tmp_path: Path) -> None:
     assert len(seen) == 2
 
 
+def test_a_watch_after_that_is_told_once_and_theirs_are_called_once(tmp_path: Path) -> None:
+    seen: list[int] = []
+    model, other = mlp(), mlp()
+    first = hs.watch(model, to=tmp_path / "1")
+    before: Any = signal.getsignal(signal.SIGTERM)
+
+    def theirs(number: int, frame: FrameType | None) -> None:
+        before(number, frame)
+        seen.append(number)
+
+    signal.signal(signal.SIGTERM, theirs)
+    first.close()
+    with hs.watch(other, to=tmp_path / "2"):
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert (len(seen), len(hs.Run(tmp_path / "2").incidents), hs.Run(tmp_path / "1").incidents) == (1, 1, ())
+    assert signal.getsignal(signal.SIGTERM) is theirs
+
+
 def test_who_ignores_the_signal_goes_on_ignoring_it(tmp_path: Path) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     model = mlp()

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from ._safety import Safety
 
-Handler = Callable[[int, FrameType | None], Any]
+Before = Callable[[int, FrameType | None], Any] | int | signal.Handlers
 
 
 class Told(Protocol):
@@ -29,40 +29,21 @@ class Told(Protocol):
         """A signal has come; if `certainly`, the process ends by it."""
 
 
-class _Signals:
-    """The one handler of this process, and what was there before it."""
+class Handler:
+    """Ours, and the one `before` it. It stays callable when it is out of place: another one may have been put around it."""
 
-    def __init__(self) -> None:
-        self.listeners: list[weakref.ref[Told]] = []
-        self.before: Handler | int | signal.Handlers | None = None
-        self.handler: Handler | None = None  # ours, while it is in place
+    def __init__(self, before: Before) -> None:
+        self.before = before
 
-    def take(self) -> None:
-        """Put ours in place, where that is allowed; a handler that was not set from Python cannot be put back and is left alone."""
-        if self.handler is not None or threading.current_thread() is not threading.main_thread():
-            return
-        before = signal.getsignal(signal.SIGTERM)
-        if before is not None:
-            self.before, self.handler = before, self.arrived
-            signal.signal(signal.SIGTERM, self.handler)
-
-    def give_back(self) -> None:
-        """Put back what was there, unless somebody has put theirs in place of ours: theirs may call it."""
-        if self.handler is None or threading.current_thread() is not threading.main_thread():
-            return
-        if signal.getsignal(signal.SIGTERM) is self.handler:
-            signal.signal(signal.SIGTERM, self.before)
-            self.handler = None
-
-    def arrived(self, number: int, frame: FrameType | None) -> None:
+    def __call__(self, number: int, frame: FrameType | None) -> None:
         """Tell the listeners, each where none of its parts is at work, and go on to what was there before."""
-        told = [found for ref in self.listeners if (found := ref()) is not None]
-        outermost = signal.getsignal(signal.SIGTERM) is self.handler
-        certainly = outermost and self.before == signal.SIG_DFL
+        in_place: Any = signal.getsignal(signal.SIGTERM)
+        certainly = self.before == signal.SIG_DFL and in_place is self
+        told = _signals.to_be_told()
 
         def tell_next() -> None:
             if not told:
-                self.pass_on(number, frame, certainly=certainly)
+                self._pass_on(number, frame, certainly=certainly)
                 return
             listener = told.pop()
 
@@ -74,13 +55,48 @@ class _Signals:
 
         tell_next()
 
-    def pass_on(self, number: int, frame: FrameType | None, *, certainly: bool) -> None:
+    def _pass_on(self, number: int, frame: FrameType | None, *, certainly: bool) -> None:
         """What would have happened without us."""
         if callable(self.before):
-            self.before(number, frame)
+            outermost, _signals.telling = not _signals.telling, True
+            try:
+                self.before(number, frame)
+            finally:
+                _signals.telling = not outermost
         elif certainly:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
+
+
+class _Signals:
+    """The listeners of this process, and the handler while it is in place."""
+
+    def __init__(self) -> None:
+        self.listeners: list[weakref.ref[Told]] = []
+        self.handler: Handler | None = None
+        self.telling = False  # an outer handler of ours has told them
+
+    def to_be_told(self) -> list[Told]:
+        """The listeners, once for each signal."""
+        return [] if self.telling else [found for ref in self.listeners if (found := ref()) is not None]
+
+    def take(self) -> None:
+        """Put ours in place, where that is allowed; a handler that was not set from Python cannot be put back and is left alone."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        before: Any = signal.getsignal(signal.SIGTERM)
+        if before is not None and (before is not self.handler or self.handler is None):
+            self.handler = Handler(before)
+            signal.signal(signal.SIGTERM, self.handler)
+
+    def give_back(self) -> None:
+        """Put back what was there, unless somebody has put theirs in place of ours: theirs may call it."""
+        if self.handler is None or threading.current_thread() is not threading.main_thread():
+            return
+        in_place: Any = signal.getsignal(signal.SIGTERM)
+        if in_place is self.handler:
+            signal.signal(signal.SIGTERM, self.handler.before)
+        self.handler = None
 
 
 _signals = _Signals()
