@@ -110,9 +110,8 @@ def _models(model: Any) -> dict[str, nn.Module]:
     named = dict(model) if isinstance(model, Mapping) else {"": model}
     for name, one in named.items():
         if not isinstance(one, nn.Module):
-            raise AttachError(
-                f"model {name!r} is a {type(one).__name__}, not a torch.nn.Module" if name else f"model is a {type(one).__name__}"
-            )
+            which = f"model {name!r}" if name else "model"
+            raise AttachError(f"{which} is a {type(one).__name__}, not a torch.nn.Module")
     return named
 
 
@@ -152,7 +151,8 @@ def _restore(incident: Incident, models: Mapping[str, nn.Module]) -> tuple[str, 
         try:
             model.load_state_dict(state)
         except RuntimeError as problem:
-            raise UsageError(f"the model is not built as the one of the checkpoint: {problem}") from None
+            why = " ".join(str(problem).split())
+            raise UsageError(f"the model is not built as the one of the checkpoint: {why}") from None
     return () if incident.checkpoint == "before the update" else ("the checkpoint was written after the weights had changed",)
 
 

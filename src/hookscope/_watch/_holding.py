@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import MutableMapping, Sequence
 from dataclasses import replace
 
+import torch
 from torch import nn
 
 from .._origin._forward import Buffers, Forward
@@ -31,15 +32,15 @@ class Holding:
         known_bad = self._held is not None and self._held.step == self.step and self._held.bad
         return (bad or self.always) and not known_bad
 
-    def hold(self, forwards: Sequence[Forward], *, bad: bool) -> None:
-        """Take them, with copies of what is emptied when their graph is gone."""
-        self._held = self._evidence(forwards, bad=bad)
+    def hold(self, forwards: Sequence[Forward], losses: Sequence[torch.Tensor], *, bad: bool) -> None:
+        """Take them, with copies of what is emptied when their graph is gone, and what the losses were made of besides."""
+        self._held = self._evidence(forwards, beside(self._region, losses), bad=bad)
 
     def evidence(self, forwards: Sequence[Forward]) -> Evidence:
         """What is held; or, with nothing bad, of the `forwards` under way, one of which may have failed."""
         if self._held is not None and (self._held.bad or not forwards):
             return self._held
-        return self._evidence(forwards, bad=False) if forwards else Evidence()
+        return self._evidence(forwards, (), bad=False) if forwards else Evidence()
 
     def let_go(self) -> None:
         """The step is over."""
@@ -55,6 +56,6 @@ class Holding:
         known = [(self._buffers.get(forward.module), forward.parameters) for forward in evidence.forwards]
         return all(buffers is not None and buffers.versions == versions for buffers, versions in known)
 
-    def _evidence(self, forwards: Sequence[Forward], *, bad: bool) -> Evidence:
+    def _evidence(self, forwards: Sequence[Forward], others: tuple[torch.Tensor, ...], *, bad: bool) -> Evidence:
         copies = tuple(replace(forward, gradients=dict(forward.gradients)) for forward in forwards)
-        return Evidence(copies, beside(self._region), self.step, bad, self.entered)
+        return Evidence(copies, others, self.step, bad, self.entered)

@@ -155,7 +155,7 @@ class Locator:
     def _hold(self, micro: MicroRows, sites: Sequence[Site], *, bad: bool) -> None:
         if self._forwards and self.holding.wants(bad=bad):
             self._recall_outputs(micro, sites)
-            self.holding.hold(self._forwards, bad=bad)
+            self.holding.hold(self._forwards, self._losses, bad=bad)
 
     def _recall_outputs(self, micro: MicroRows, sites: Sequence[Site]) -> None:
         names = self.names()
