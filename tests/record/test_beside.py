@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +16,8 @@ import numpy as np
 import pytest
 
 from hookscope._core._frame import Frame
-from hookscope._record import Meta, Run, RunWriter, _beside
+from hookscope._core._site import Site
+from hookscope._record import Meta, Run, RunWriter
 from hookscope._record._beside import Beside
 from hookscope._record._segment import Segment
 
@@ -47,19 +49,13 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 def written(to: Path, *, beside: bool) -> dict[str, bytes]:
     writer = RunWriter(to, Meta(), beside=beside)
     for step in range(700):
-        writer.sites(SITES if step < 350 else [*SITES, *(_more(len(SITES)))])
+        writer.sites(SITES if step < 350 else [*SITES, Site(len(SITES), "late", "output")])
         writer.frame(plain_frame(step))
         writer.event({"event": "skipped", "step": step})
         if step % 97 == 0:
             writer.flush()
     writer.close("finished")
     return {str(path.relative_to(to)): path.read_bytes() for path in to.rglob("*") if path.is_file() and path.name != "run.json"}
-
-
-def _more(first: int) -> list[object]:
-    from hookscope._core._site import Site
-
-    return [Site(first, "late", "output")]
 
 
 @pytest.mark.usefixtures("hasty")
@@ -75,7 +71,6 @@ def test_the_files_are_those_of_a_writer_that_works_at_once(tmp_path: Path, monk
 def test_a_disk_that_hangs_makes_nobody_wait_and_what_it_cannot_take_is_counted(
     tmp_path: Path, stuck: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hookscope._record._beside.MOST_WAITING", 88 * 12 * 10)
     monkeypatch.setattr(Beside.__init__, "__kwdefaults__", {"most": 88 * 12 * 10})
     writer = RunWriter(tmp_path, Meta(), beside=True)
     writer.sites(SITES)
@@ -208,10 +203,10 @@ def test_one_that_is_dropped_is_freed() -> None:
     beside = Beside(threaded=True)
     beside.hand(lambda: None)
     beside.drain()
-    assert beside in _beside._all
+    gone = weakref.ref(beside)
     del beside
     gc.collect()
-    assert len(_beside._all) == 0 or all(b is not None for b in _beside._all)
+    assert gone() is None
 
 
 ENDS = """

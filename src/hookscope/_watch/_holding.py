@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -35,6 +35,11 @@ class Holding:
     def hold(self, forwards: Sequence[Forward], losses: Sequence[torch.Tensor], *, bad: bool) -> None:
         """Take them, with copies of what is emptied when their graph is gone, and what the losses were made of besides."""
         self._held = self._evidence(forwards, beside(self._region, losses), bad=bad)
+
+    def later(self, recall: Callable[[Sequence[Forward]], None]) -> None:
+        """How to tell what those forwards have returned, if it is asked for at all."""
+        assert self._held is not None
+        self._held = replace(self._held, recall=recall)
 
     def evidence(self, forwards: Sequence[Forward]) -> Evidence:
         """What is held; or, with nothing bad, of the `forwards` under way, one of which may have failed."""

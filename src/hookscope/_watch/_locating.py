@@ -154,12 +154,12 @@ class Locator:
 
     def _hold(self, micro: MicroRows, sites: Sequence[Site], *, bad: bool) -> None:
         if self._forwards and self.holding.wants(bad=bad):
-            self._recall_outputs(micro, sites)
             self.holding.hold(self._forwards, self._losses, bad=bad)
+            self.holding.later(lambda forwards: self._recall_outputs(forwards, micro, sites))
 
-    def _recall_outputs(self, micro: MicroRows, sites: Sequence[Site]) -> None:
+    def _recall_outputs(self, forwards: Sequence[Forward], micro: MicroRows, sites: Sequence[Site]) -> None:
         names = self.names()
-        for forward in self._forwards:
+        for forward in forwards:
             forward.fingerprint = _recorded_output(micro, sites, names.get(id(forward.module)), forward.call)
 
     def close(self) -> None:
@@ -238,7 +238,7 @@ class Locator:
 
     def _in_model(self, micro: MicroRows, sites: Sequence[Site], _bad: Mapping[str, bool], leap: Leap | None = None) -> Sequence[Verdict]:
         names = self.names()
-        self._recall_outputs(micro, sites)
+        self._recall_outputs(self._forwards, micro, sites)
         for module in dict.fromkeys(forward.module for forward in self._forwards):
             forwards = [forward for forward in self._forwards if forward.module is module]
             found = replay(forwards, self._buffers[module], names, self._row, leap)
