@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from ._core._finding import Diagnosis, Finding
     from ._core._select import Selection, select
     from ._core._site import Site
-    from ._lab import diagnose_dead_neurons, find_nonfinite
+    from ._lab import diagnose_dead_neurons, find_nonfinite, replay
     from ._origin import Verdict
-    from ._record import Run, Series
+    from ._record import Incident, Run, Series
     from ._rules import diagnose
     from ._taps import sites
     from ._watch import GradientMonitor, watch
@@ -43,6 +43,7 @@ _HOME = {
     "GradientMonitor": "_watch",
     "HookscopeError": "_core._errors",
     "HookscopeWarning": "_core._errors",
+    "Incident": "_record",
     "NonFiniteError": "_core._errors",
     "Run": "_record",
     "RunError": "_core._errors",
@@ -57,6 +58,7 @@ _HOME = {
     "diagnose": "_rules",
     "diagnose_dead_neurons": "_lab",
     "find_nonfinite": "_lab",
+    "replay": "_lab",
     "select": "_core._select",
     "sites": "_taps",
     "watch": "_watch",
@@ -70,6 +72,7 @@ __all__ = [
     "GradientMonitor",
     "HookscopeError",
     "HookscopeWarning",
+    "Incident",
     "NonFiniteError",
     "Run",
     "RunError",
@@ -84,6 +87,7 @@ __all__ = [
     "diagnose",
     "diagnose_dead_neurons",
     "find_nonfinite",
+    "replay",
     "select",
     "sites",
     "watch",

@@ -33,7 +33,7 @@ def test_the_oldest_frames_give_way_and_are_counted() -> None:
     kept = run.steps.tolist()
     assert 80 <= len(kept) <= 100
     assert kept == list(range(1000 - len(kept), 1000))
-    assert run.events == [{"event": "frames_dropped", "frames": 1000 - len(kept), "last_step": 999 - len(kept)}]
+    assert run.events == [{"event": "frames_dropped", "by": "memory", "frames": 1000 - len(kept), "last_step": 999 - len(kept)}]
     assert run.summary().bytes <= 88 * 6 * 100
 
 

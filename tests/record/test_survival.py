@@ -47,9 +47,10 @@ for step in range(1_000_000):
 """
 
 
-def killed_writer(to: Path, patience: float, *, from_start: bool) -> int:
+def killed_writer(to: Path, patience: float, *, from_start: bool, beside: bool) -> int:
     """Run a writer, kill it, and return how many frames it said were flushed."""
-    child = subprocess.Popen([sys.executable, "-c", WRITE_UNTIL_KILLED, str(to)], stdout=subprocess.PIPE)
+    code = WRITE_UNTIL_KILLED.replace("Meta())", f"Meta(), beside={beside})")
+    child = subprocess.Popen([sys.executable, "-c", code, str(to)], stdout=subprocess.PIPE)
     assert child.stdout is not None
     said = b"" if from_start else child.stdout.readline()
     time.sleep(patience)
@@ -64,7 +65,8 @@ def killed_writer(to: Path, patience: float, *, from_start: bool) -> int:
 def test_a_killed_run_reads_up_to_its_last_flushed_frame(tmp_path: Path, attempt: int) -> None:
     chance = random.Random(attempt)
     at_birth = attempt % 8 == 7
-    flushed = killed_writer(tmp_path / "run", chance.uniform(0.05, 0.3) if at_birth else chance.uniform(0, 0.05), from_start=at_birth)
+    patience = chance.uniform(0.05, 0.3) if at_birth else chance.uniform(0, 0.05)
+    flushed = killed_writer(tmp_path / "run", patience, from_start=at_birth, beside=attempt % 2 == 1)
     if flushed == 0 and not (tmp_path / "run" / "run.json").exists():
         with pytest.raises(RunUnreadableError):
             Run(tmp_path / "run")

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from .._watch import Discovery
 
 
+KEPT = ("facts", "batch", "full", "off")
+
+
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("--to", metavar="DIR", help="directory of the run (default: runs/SCRIPT-1, -2, ...)")
@@ -43,6 +46,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--raise", dest="raises", action="store_true", help="stop the script at a finding of severity error")
     parser.add_argument("--grad-norm-threshold", type=float, metavar="X", help="a global gradient norm that is too much")
+    parser.add_argument("--incidents", default="facts", metavar="WHAT", help="what an incident holds: facts (default), batch, full, off")
     parser.add_argument("--overwrite", action="store_true", help="replace the run that is there")
     parser.add_argument("--resume", action="store_true", help="go on with the run that is there")
     parser.add_argument("--quiet", action="store_true", help="say nothing but errors")
@@ -89,6 +93,8 @@ class _Watching:
             raise UsageError(f"--every {args.every} is no schedule: give a whole number of steps, 1 or more")
         if args.grad_norm_threshold is not None and not args.grad_norm_threshold > 0:
             raise UsageError(f"--grad-norm-threshold {args.grad_norm_threshold:g} is no limit: give a norm above 0")
+        if args.incidents not in KEPT:
+            raise UsageError(f"--incidents {args.incidents} is unknown: choose one of {', '.join(KEPT)}")
         self.args = args
         self.selection = select(*(args.select or ["**"]))
         self.discovery: Discovery | None = None
@@ -104,6 +110,7 @@ class _Watching:
             every=args.every or 1,
             settings={
                 "command": args.command,
+                "module": args.module,
                 "budget": args.budget if args.every is None else None,
                 "grad_norm_threshold": args.grad_norm_threshold,
             },
@@ -111,7 +118,7 @@ class _Watching:
         self.to = args.to or _free_directory(script.rpartition(".")[2] if args.module else Path(script).stem)
         # From the root on, since the script may change directories.
         try:
-            self.writer: RunWriter = RunWriter(os.path.abspath(self.to), meta, overwrite=args.overwrite, resume=args.resume)
+            self.writer: RunWriter = RunWriter(os.path.abspath(self.to), meta, overwrite=args.overwrite, resume=args.resume, beside=True)
         except RunExistsError:
             raise RunExistsError(f"there is a run in {self.to} already: --resume goes on with it, --overwrite replaces it") from None
 
@@ -126,6 +133,7 @@ class _Watching:
             budget=args.budget,
             on_finding="raise" if args.raises else "ignore" if args.quiet else "warn",
             grad_norm_threshold=args.grad_norm_threshold,
+            incidents=args.incidents,
         )
         self.discovery = discover(settings, self.writer)
 

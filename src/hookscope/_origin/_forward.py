@@ -59,10 +59,12 @@ class Randomness:
 class Buffers:
     """The buffers of a model, copied when they have changed since the last look. By slot: a module may put another tensor in its place.
 
-    `versions` is a number that changes whenever a parameter of the model is written to in place.
+    `versions` is a number that changes whenever a parameter of the model is written to in place. A batch norm writes to its running
+    statistics without telling, and does not look at them while it trains: they are copied only if `silent` changes matter, too.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, *, silent: bool = False) -> None:
+        self._silent = silent
         self._parameters = [m._parameters for m in model.modules() if m._parameters]
         self._slots = [(m._buffers, name) for m in model.modules() for name, b in m._buffers.items() if b is not None]
         self._held: list[tuple[torch.Tensor, int, torch.Tensor | None] | None] = [None] * len(self._slots)
@@ -73,13 +75,15 @@ class Buffers:
             buffer, held = holder.get(name), self._held[i]
             if buffer is None or buffer.is_inference():
                 self._held[i] = None
-            elif held is None or held[0] is not buffer or held[1] != buffer._version:
-                self._held[i] = buffer, buffer._version, self._copy(buffer, held)
+            elif self._silent or held is None or held[0] is not buffer or held[1] != buffer._version:
+                self._held[i] = buffer, buffer._version, self._copy(buffer, held, at_any_rate=self._silent)
 
     @staticmethod
-    def _copy(buffer: torch.Tensor, held: tuple[torch.Tensor, int, torch.Tensor | None] | None) -> torch.Tensor | None:
+    def _copy(
+        buffer: torch.Tensor, held: tuple[torch.Tensor, int, torch.Tensor | None] | None, *, at_any_rate: bool
+    ) -> torch.Tensor | None:
         if held is None:  # a mask or a table that never changes needs none
-            return buffer.detach().clone() if buffer.numel() * buffer.element_size() <= SMALL else None
+            return buffer.detach().clone() if at_any_rate or buffer.numel() * buffer.element_size() <= SMALL else None
         old = held[2]
         return old.copy_(buffer) if old is not None and _alike(old, buffer) else buffer.detach().clone()
 

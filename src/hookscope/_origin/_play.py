@@ -35,9 +35,7 @@ def play(
     `leap`: nothing is bad, but values have become far larger; the one that made them so is asked. `batch` is the number of samples.
     """
     tracer, playing = Tracer({}, batch, jumps=leap is not None), _Playing()
-    wanted = {known[1] for loss in losses if (known := region.known(loss)) is not None and known[1] is not None}
-    if not wanted and region.calls:
-        wanted = {Made(region.calls[-1].number, 0)}
+    wanted = _wanted(region, losses)
     last: list[torch.Tensor] = []
     with torch.enable_grad(), tracer:
         for call in _behind(wanted, region.calls):
@@ -73,6 +71,19 @@ def _behind(wanted: set[Made], calls: Sequence[Call]) -> list[Call]:
             numbers |= {kept.call for kept in before}
             touched |= {bases[call.number], *(bases.get(kept.call, kept) for kept in before)}
     return found[::-1]
+
+
+def beside(region: Region, losses: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """The tensors on which the losses depend that neither models nor calls of the tape have made, in the order of use: targets, masks."""
+    calls = _behind(_wanted(region, losses), region.calls)
+    held = [kept.tensor for call in calls for kept in _kept(call) if isinstance(kept, Held) and not kept.root]
+    return tuple({id(tensor): tensor for tensor in held}.values())
+
+
+def _wanted(region: Region, losses: Sequence[torch.Tensor]) -> set[Made]:
+    """What the tape knows of the losses, or else its last result."""
+    wanted = {known[1] for loss in losses if (known := region.known(loss)) is not None and known[1] is not None}
+    return wanted or ({Made(region.calls[-1].number, 0)} if region.calls else set())
 
 
 def _kept(call: Call) -> list[Made | Held]:

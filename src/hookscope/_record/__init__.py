@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ._columns import Rows
+from ._incident import Incident
 from ._memory import MemoryWriter
 from ._meta import Meta
 from ._run import Run
@@ -12,4 +13,4 @@ from ._sites import Sites
 from ._summary import Summary
 from ._writer import RunWriter
 
-__all__ = ["Matrix", "MemoryWriter", "Meta", "Rows", "Run", "RunWriter", "Series", "Sink", "Sites", "Summary"]
+__all__ = ["Incident", "Matrix", "MemoryWriter", "Meta", "Rows", "Run", "RunWriter", "Series", "Sink", "Sites", "Summary"]

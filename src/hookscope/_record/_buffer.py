@@ -5,10 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-import pyarrow as pa
-
 from .._core._frame import Frame
-from ._columns import batch_of
 
 FLUSH_SECONDS = 1.0
 FLUSH_ROWS = 50_000
@@ -35,11 +32,9 @@ class FrameBuffer:
         """Whether it is time to flush."""
         return self._rows >= self._limit or self._clock() - self._flushed_at >= FLUSH_SECONDS
 
-    def batch(self) -> pa.RecordBatch | None:
-        """Everything held, as one batch; None if there is no row."""
-        return batch_of(self._frames) if self._rows else None
-
-    def clear(self) -> None:
-        """Forget what is held: it has been written."""
+    def take(self) -> tuple[Frame, ...]:
+        """The frames held, which are somebody else's from now on; none if they have no row."""
+        frames, rows = self._frames, self._rows
         self._frames, self._rows = [], 0
         self._flushed_at = self._clock()
+        return tuple(frames) if rows else ()

@@ -24,6 +24,7 @@ SCHEMA = pa.schema(
     + [(name, pa.int64()) for name in COUNTS]
     + [(name, pa.float64()) for name in COLUMNS[4:]]
 )
+ROW_BYTES = sum(field.type.bit_width // 8 for field in SCHEMA)
 
 
 @dataclass(frozen=True, slots=True)

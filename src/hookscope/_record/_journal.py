@@ -13,10 +13,11 @@ from ._sink import Event
 
 def encode_event(event: Event) -> bytes:
     """One line. NaN and Inf are written as Python's json writes them; numpy scalars as numbers, other strangers as their `str()`."""
-    return (json.dumps(event, default=_plain) + "\n").encode()
+    return (json.dumps(event, default=plain) + "\n").encode()
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """What JSON does not know, in its own words."""
     return value.item() if hasattr(value, "item") and getattr(value, "size", 1) == 1 else str(value)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,8 @@ from .._core._errors import RunError
 from .._core._frame import Frame
 from .._core._site import Site
 from ._buffer import FLUSH_ROWS, FrameBuffer
-from ._columns import SCHEMA, distinct_steps, rows_of
+from ._columns import ROW_BYTES, batch_of, distinct_steps, rows_of
+from ._dropped import Dropped
 from ._meta import Meta, now
 from ._run import Run
 from ._sink import Event, checked_outcome
@@ -23,19 +24,6 @@ from ._sitetable import grown
 from ._source import Snapshot
 
 DEFAULT_CAP = 256 * 2**20
-_ROW_BYTES = sum(field.type.bit_width // 8 for field in SCHEMA)
-
-
-@dataclass(frozen=True, slots=True)
-class Dropped:
-    """How many frames had to go, and the last step among them."""
-
-    frames: int = 0
-    last: int = -1
-
-    def event(self) -> list[Event]:
-        """What the run says about it: nothing if nothing was dropped."""
-        return [{"event": "frames_dropped", "frames": self.frames, "last_step": self.last}] if self.frames else []
 
 
 class MemoryWriter:
@@ -59,10 +47,10 @@ class MemoryWriter:
         self._events: list[Event] = []
         self._batches: deque[pa.RecordBatch] = deque()
         self._bytes = 0
-        self._dropped = Dropped()
+        self._dropped = Dropped("memory")
         self._lock = threading.RLock()  # a live page reads from another thread
         # An eighth of the cap a batch: dropping the oldest batch never drops much of what could stay.
-        self._buffer = FrameBuffer(rows=max(1, min(FLUSH_ROWS, cap // _ROW_BYTES // 8)))
+        self._buffer = FrameBuffer(rows=max(1, min(FLUSH_ROWS, cap // ROW_BYTES // 8)))
 
     @property
     def meta(self) -> Meta:
@@ -94,9 +82,8 @@ class MemoryWriter:
     def flush(self) -> None:
         """Turn what is held into a batch, and drop the oldest ones if there are too many bytes."""
         with self._lock:
-            batch = self._buffer.batch()
-            self._buffer.clear()
-            if batch is not None:
+            if frames := self._buffer.take():
+                batch = batch_of(frames)
                 self._batches.append(batch)
                 self._bytes += batch.nbytes
             while self._bytes > self._cap and len(self._batches) > 1:
@@ -123,4 +110,4 @@ class MemoryWriter:
     def _drop(self, batch: pa.RecordBatch) -> None:
         self._bytes -= batch.nbytes
         steps = distinct_steps(batch.column("step").to_numpy())
-        self._dropped = Dropped(self._dropped.frames + len(steps), max(self._dropped.last, int(steps[-1])))
+        self._dropped = self._dropped.and_also(len(steps), int(steps[-1]))

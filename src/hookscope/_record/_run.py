@@ -14,6 +14,7 @@ from .._core._errors import UsageError
 from .._core._site import PARAM_KINDS, Kind, Site
 from ._columns import Rows, distinct_steps
 from ._export import to_arrow, to_pandas, to_parquet, to_polars
+from ._incident import Incident, incident_paths, read_incident
 from ._meta import Meta
 from ._ratio import UPDATE_RATIO, update_and_parameter
 from ._series import Matrix, Series, Steps, Values, cell_values, matrix_values, merge_cells, ratio
@@ -120,6 +121,11 @@ class Run:
     def events(self) -> list[Event]:
         """What happened, in order: steps skipped, sites never fired, findings, hookscope's own troubles."""
         return list(self._snapshot.events)
+
+    @property
+    def incidents(self) -> tuple[Incident, ...]:
+        """What the flight recorder has kept of the moments at which the training went wrong, by step; none in a run in memory."""
+        return () if self.path is None else tuple(read_incident(path) for path in incident_paths(self.path / "incidents"))
 
     @property
     def unread_bytes(self) -> int:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,11 @@ from .._core._errors import RunError
 from .._core._frame import Frame
 from .._core._site import Site
 from ._atomic import replace_file
+from ._beside import Beside
 from ._buffer import FrameBuffer
+from ._columns import ROW_BYTES, batch_of
 from ._compact import compact, remove_leftovers
+from ._dropped import Dropped
 from ._journal import Journal
 from ._layout import Layout, claim, unwritable
 from ._meta import Meta, Status, meta_from_json, now
@@ -31,6 +35,10 @@ class RunWriter:
     `frame`), 50,000 rows, `flush()`, `close()`. Sites and events are on disk when the call returns. Of several ranks each has its own
     writer on the same directory (`meta.rank`); sites and run.json are written by rank 0.
 
+    `beside=True` leaves the work on frames and sites to a thread: `frame` and `sites` never wait for the disk, `flush` and `close` do. What
+    fails there is raised by the next call. Where more than 64 MiB of frames wait, further ones are dropped, and the event `frames_dropped`
+    counts them. Events are on disk when the call returns, either way. The files are the same.
+
     `overwrite=True` replaces an existing run and removes nothing but a run's own files. `resume=True` continues one: `next_step` is the
     step after the last recorded one (0 in a new run) and `known_sites` the table so far, whose ids must be kept.
 
@@ -43,7 +51,9 @@ class RunWriter:
     >>> writer.close("finished")
     """
 
-    def __init__(self, to: str | os.PathLike[str], meta: Meta, *, overwrite: bool = False, resume: bool = False) -> None:
+    def __init__(
+        self, to: str | os.PathLike[str], meta: Meta, *, overwrite: bool = False, resume: bool = False, beside: bool = False
+    ) -> None:
         self.path = Path(to)
         self._layout = Layout(self.path)
         resumed = claim(self._layout, meta, overwrite=overwrite, resume=resume)
@@ -51,6 +61,8 @@ class RunWriter:
         self._next_step = _last_step(self._layout.frames(meta.rank)) + 1 if resumed else 0
         self._meta = replace(meta, created=self._created(meta)) if resumed else meta
         self._buffer = FrameBuffer()
+        self._beside = Beside(threaded=beside)
+        self._dropped = Dropped("disk")
         self._segment: Segment | None = None
         self._closed = False
         self._open()
@@ -76,7 +88,7 @@ class RunWriter:
         """Replace the table of sites; a UsageError if an id changes its meaning."""
         merged = grown(self._known, table)
         if merged != self._known and self._meta.rank == 0:
-            replace_file(self._layout.sites, encode_sites(merged))
+            self._beside.hand(lambda: replace_file(self._layout.sites, encode_sites(merged)))
         self._known = merged
 
     def frame(self, frame: Frame, /) -> None:
@@ -85,7 +97,7 @@ class RunWriter:
             raise RunError(f"the run in {self.path} is closed: step {frame.step} came too late; open a new writer with resume=True")
         self._buffer.add(frame)
         if self._buffer.due:
-            self.flush()
+            self._hand_over()
 
     def event(self, event: dict[str, Any], /) -> None:
         """Append to the journal at once."""
@@ -95,14 +107,8 @@ class RunWriter:
 
     def flush(self) -> None:
         """Write what is held; afterwards a reader sees it."""
-        batch = self._buffer.batch()
-        if batch is not None:
-            if self._segment is None:
-                self._segment = Segment(self._layout.frames(self._meta.rank))
-            self._segment.append(batch)
-        self._buffer.clear()
-        if self._segment is not None and self._segment.full:
-            self._close_segment()
+        self._hand_over(at_any_rate=True)
+        self._beside.drain()
 
     def close(self, status: str, /) -> None:
         """Flush and write the end of the run; run.json is brought up to date even if the flush fails."""
@@ -110,11 +116,46 @@ class RunWriter:
         if self._closed:
             return
         self._closed = True
+        if self._beside.here:  # found as garbage by the thread that writes: it has to finish first
+            self._hand_over(at_any_rate=True)
+            self._beside.hand(lambda: self._end(outcome, lambda: None))
+        else:
+            self._end(outcome, self.flush)
+
+    def _end(self, outcome: Status, flush: Callable[[], None]) -> None:
         with contextlib.ExitStack() as ending:
             ending.callback(self._write_meta, outcome, now())
             ending.callback(self._journal.close)
             ending.callback(self._close_segment)
-            self.flush()
+            ending.callback(self._tell_dropped)
+            flush()
+
+    def _hand_over(self, *, at_any_rate: bool = False) -> None:
+        frames = self._buffer.take()
+        if not frames:
+            return
+        size = 0 if at_any_rate else ROW_BYTES * sum(map(len, frames))
+        if self._beside.hand(lambda: self._append(frames), size):
+            self._beside.hand(self._close_full_segment)
+        else:
+            if not self._dropped.frames:
+                logging.getLogger("hookscope").warning(
+                    "the disk of %s cannot keep up: frames are dropped from step %d on", self.path, frames[0].step
+                )
+            self._dropped = self._dropped.and_also(len(frames), frames[-1].step)
+
+    def _append(self, frames: Sequence[Frame]) -> None:
+        if self._segment is None:
+            self._segment = Segment(self._layout.frames(self._meta.rank))
+        self._segment.append(batch_of(frames))
+
+    def _close_full_segment(self) -> None:
+        if self._segment is not None and self._segment.full:
+            self._close_segment()
+
+    def _tell_dropped(self) -> None:
+        for event in self._dropped.event():
+            self._journal.append(event)
 
     def _open(self) -> None:
         try:

@@ -11,7 +11,7 @@ from ._words import count
 Event = Mapping[str, Any]
 SHOWN = 6
 # Events that are no loss of sight, or that are told elsewhere.
-SEEN = frozenset({"finding", "skipped", "attached", "resumed", "closed", "never_fired", "origin"})
+SEEN = frozenset({"finding", "skipped", "attached", "resumed", "closed", "never_fired", "origin", "incident"})
 # Events that list modules, in words; the rule `blind` says more of them.
 OF_MODULES = {
     "compiled": "inside a graph of torch.compile",
@@ -59,7 +59,8 @@ def _line(event: Event) -> str:
         case "switched_off":
             return f"{event.get('part')} from step {event.get('step')} on: switched off after an error, {event.get('error')}"
         case "frames_dropped":
-            return f"{count(int(event.get('frames', 0)), 'frame')} up to step {event.get('last_step')}, dropped to save memory"
+            why = "since the disk could not keep up" if event.get("by") == "disk" else "to save memory"
+            return f"{count(int(event.get('frames', 0)), 'frame')} up to step {event.get('last_step')}, dropped {why}"
         case str(name) if name in OF_MODULES:
             return f"{OF_MODULES[name]}: {_listed([str(module) for module in event.get('modules', ())])}"
         case "hidden_parameters":

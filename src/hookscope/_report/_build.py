@@ -10,6 +10,7 @@ import numpy as np
 from .._core._errors import UsageError
 from .._core._finding import Diagnosis, Finding
 from .._core._site import ROOT, Site
+from .._record._incident import incident_paths
 from . import _words as words
 from ._blindness import blindness, silent, spent
 from ._curve import curve
@@ -53,6 +54,7 @@ def build(run: Run, diagnosis: Diagnosis, *, step: int | None = None, select: An
         loss=curve(run.steps, _loss(run), pick=_last),
         depth=gradient_by_depth(run, sites),
         blindness=blindness(run.events, told=any(f.rule == BLIND for f in findings), unread_bytes=run.summary().unread_bytes),
+        incidents=_incidents(run),
         shown_step=step,
     )
 
@@ -123,6 +125,15 @@ def _summary(facts: Facts, diagnosis: Diagnosis) -> str:
         return f"No rule found anything wrong in {seen}; {numbers[0]}."
     first = diagnosis.findings[0]
     return f"{' and '.join(numbers)} in {seen}; it begins at step {first.first_step:,}, {_place(first)}."
+
+
+def _incidents(run: Run) -> str:
+    """The folders by their names: what lies in them is read by who wants to see it."""
+    folders = incident_paths(run.path / "incidents") if run.path is not None else []
+    if not folders:
+        return ""
+    steps = [folder.name.partition("-")[0] for folder in folders]
+    return f"{words.count(len(folders), 'incident')}, at step {', '.join(dict.fromkeys(steps))}; again: hookscope replay {folders[0]}"
 
 
 def _cost(facts: Facts) -> str:

@@ -58,6 +58,8 @@ class Picture:
             first, last = (number(value) for value in (self.view.facts.first_loss, self.view.facts.last_loss))
             yield _indented(Text.assemble("loss ", first, " ", glyphs.bar(narrowed(loss.heights, max(8, width - 26))), " ", last))
         yield _indented(Text(glyphs.spelt(self.view.cost), style=GREY))
+        if self.view.incidents:
+            yield _indented(Text(glyphs.spelt(self.view.incidents), style=GREY))
 
     def _modules(self, glyphs: Glyphs, width: int) -> Iterator[RenderableType]:
         if self.view.depth is not None:

@@ -101,7 +101,10 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A run and its diagnosis, ready to be laid out. `shown_step` is the step whose numbers the tree shows; None: the last seen."""
+    """A run and its diagnosis, ready to be laid out.
+
+    `incidents` says where the flight recorder's folders lie, `shown_step` is the step whose numbers the tree shows; None: the last seen.
+    """
 
     run: str
     verdict: Verdict
@@ -114,4 +117,5 @@ class View:
     loss: Curve | None = None
     depth: DepthView | None = None
     blindness: tuple[str, ...] = ()
+    incidents: str = ""
     shown_step: int | None = None

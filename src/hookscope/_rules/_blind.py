@@ -70,7 +70,8 @@ def _lost(run: Run) -> Iterator[Finding]:
     if calls := sum(int(event.get("calls", 0)) for event in _events(run, "lost_calls")):
         yield _finding(run, "lost_calls", (), {"n": calls, "noun": "call"})
     if dropped := _events(run, "frames_dropped"):
-        facts = {"n": int(dropped[-1].get("frames", 0)), "noun": "frame", "last": dropped[-1].get("last_step")}
+        why = "since the disk could not keep up" if dropped[-1].get("by") == "disk" else "to save memory"
+        facts = {"n": int(dropped[-1].get("frames", 0)), "noun": "frame", "last": dropped[-1].get("last_step"), "why": why}
         yield _finding(run, "frames_dropped", (), facts)
 
 

@@ -124,9 +124,9 @@ KINDS: dict[str, Kind] = {
         where="loop",
     ),
     "frames_dropped": Kind(
-        "{n} {noun} up to step {last} dropped to save memory",
-        ("a run in memory holds at most 256 MiB",),
-        ('record to a directory: to="runs/mine"', "record less: every=10, or a narrower select"),
+        "{n} {noun} up to step {last} dropped {why}",
+        ("a run in memory holds at most 256 MiB; a disk that is slower than the training gets what it can take",),
+        ('record to a directory on a disk of this machine: to="runs/mine"', "record less: every=10, or a narrower select"),
         where="loop",
     ),
 }

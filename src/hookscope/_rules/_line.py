@@ -47,7 +47,7 @@ def _named(finding: Finding, origin: Mapping[str, Any]) -> Finding:
         module=module,
         op=str(origin["op"]),
         source=_source(origin),
-        message=f"{finding.message}; {_sentence(origin)}",
+        message=f"{finding.message}; {sentence(origin)}",
         advice=tuple(text for text in finding.advice if not any(words in text for words in _FOUND)),
         evidence={**finding.evidence, **_evidence(origin)},
         confidence=max(finding.confidence, 0.95) if origin.get("exact") and not origin.get("growth") else finding.confidence,
@@ -59,7 +59,8 @@ def _source(origin: Mapping[str, Any]) -> Source | None:
     return Source(file=str(file), line=int(line), code=str(origin.get("code") or "")) if file and line else None
 
 
-def _sentence(origin: Mapping[str, Any]) -> str:
+def sentence(origin: Mapping[str, Any]) -> str:
+    """What the operation did, where, and to what."""
     function = f" (of {origin['function']})" if origin.get("function") else ""
     done = f"made values {origin['growth']:.3g} times as large" if origin.get("growth") else "made it"
     action = f"{'' if origin.get('direction') == 'forward' else 'the backward of '}{origin['op']}{function} {done}"

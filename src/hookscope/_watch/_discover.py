@@ -64,7 +64,7 @@ class Discovery:
         self._rest()
         for handle in self._handles:
             handle.remove()
-        self.session.close(process_outcome())
+        self.session.close(process_outcome(), getattr(sys, "last_value", None))
         self.session.deliver(quietly=True)
 
     def unmatched(self) -> str | None:

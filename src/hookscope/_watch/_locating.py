@@ -15,6 +15,7 @@ from torch import nn
 from .._core._site import ROOT, Site
 from .._origin._facts import badness, came_in
 from .._origin._forward import Buffers, Forward, Randomness
+from .._origin._live import LiveTrace
 from .._origin._play import play
 from .._origin._region import Region
 from .._origin._replay import replay
@@ -22,7 +23,9 @@ from .._origin._verdict import Verdict
 from .._origin._walk import Leap
 from .._stats import Row
 from .._taps._leaves import call_leaves, leaves
+from ._evidence import Evidence
 from ._habit import Habit
+from ._holding import Holding
 from ._leaps import Leaps
 from ._sentinel import really_bad
 from ._store import Store
@@ -41,9 +44,11 @@ class Locator:
         self.names = names
         self.busy = False  # a replay is under way: whatever the hooks see is no training
         self.closed = False
+        self.live: LiveTrace | None = None  # in a second run, which looks at everything while it happens
         self.region = Region()
         self._forwards: list[Forward] = []
         self._buffers: weakref.WeakKeyDictionary[nn.Module, Buffers] = weakref.WeakKeyDictionary()
+        self.holding = Holding(self._buffers, self.region)
         self._losses: list[torch.Tensor] = []
         self._inputs: list[torch.Tensor] = []
         self._bad = self._leapt = 0
@@ -62,14 +67,17 @@ class Locator:
             self._early.entered(bool(self.region.calls))
         if training and not _compiles():
             if (buffers := self._buffers.get(module)) is None:
-                self._buffers[module] = buffers = Buffers(module)
+                self._buffers[module] = buffers = Buffers(module, silent=self.holding.weights)
             forward = Forward.beginning(module, args, kwargs, Randomness.now(torch_only=self._draws.idle))
             forward.call = max((other.call + 1 for other in self._forwards if other.module is module), default=0)
             forward.parameters = buffers.versions
             if not forward.call:
                 buffers.take()
             self._forwards = [*self._forwards, forward][-MAX_FORWARDS:]
+            self.holding.entered += 1
             self._inputs = [tensor for _, tensor in call_leaves(args, kwargs)]
+            if self.live is not None:
+                self.live.entered(self._batch)
 
     def left(self, output: Any, *, training: bool) -> None:
         """And leaves it."""
@@ -101,6 +109,7 @@ class Locator:
         verdicts: Sequence[Verdict] = ()
         try:
             verdicts = self._look(micro, sites, bad_parameters)
+            self._hold(micro, sites, bad=bad_parameters or bool(_really_bad(micro).any()))
         except Exception:
             self.close()
             raise
@@ -110,6 +119,8 @@ class Locator:
 
     def _look(self, micro: MicroRows, sites: Sequence[Site], bad_parameters: bool) -> Sequence[Verdict]:
         bad = really_bad(micro.stats)
+        if self.live is not None and (seen := self._seen_live(self.live, bad=bad_parameters or bool(bad.any()))):
+            return seen
         if bad.any() or bad_parameters:
             kinds = np.array([sites[n].kind for n in micro.site] or ["none"])
             self._bad += 1
@@ -124,6 +135,14 @@ class Locator:
             return self._leap(micro, sites, {sites[n] for n in micro.site[times > 0].tolist()}, 10 * float(times.max()))
         return ()
 
+    def _seen_live(self, live: LiveTrace, *, bad: bool) -> Sequence[Verdict]:
+        if not bad:
+            live.forget()
+            return ()
+        gradients = [p.grad for forward in self._forwards for p in forward.module.parameters() if p.grad is not None]
+        found = live.origin([*self._losses, *gradients])
+        return () if found is None else [found]
+
     def stepping(self) -> None:
         """An optimizer begins: its operations are nobody's loss."""
         self.region.pause()
@@ -132,11 +151,28 @@ class Locator:
         """It is done, the next batch comes."""
         self._begin_early()
 
+    def evidence(self) -> Evidence:
+        """What an incident may tell of the step that is under way, or just over."""
+        return self.holding.evidence(self._forwards)
+
+    def _hold(self, micro: MicroRows, sites: Sequence[Site], *, bad: bool) -> None:
+        if self._forwards and self.holding.wants(bad=bad):
+            self.holding.hold(self._forwards, self._losses, bad=bad)
+            self.holding.later(lambda forwards: self._recall_outputs(forwards, micro, sites))
+
+    def _recall_outputs(self, forwards: Sequence[Forward], micro: MicroRows, sites: Sequence[Site]) -> None:
+        names = self.names()
+        for forward in forwards:
+            forward.fingerprint = _recorded_output(micro, sites, names.get(id(forward.module)), forward.call)
+
     def close(self) -> None:
         """Get out of the way, for good."""
         self.closed = True
+        if self.live is not None:
+            self.live.end()
         self.region.leave()
         self._forget()
+        self.holding.let_go()
         self._buffers.clear()
 
     def _forget(self) -> None:
@@ -205,8 +241,7 @@ class Locator:
 
     def _in_model(self, micro: MicroRows, sites: Sequence[Site], _bad: Mapping[str, bool], leap: Leap | None = None) -> Sequence[Verdict]:
         names = self.names()
-        for forward in self._forwards:
-            forward.fingerprint = _recorded_output(micro, sites, names.get(id(forward.module)), forward.call)
+        self._recall_outputs(self._forwards, micro, sites)
         for module in dict.fromkeys(forward.module for forward in self._forwards):
             forwards = [forward for forward in self._forwards if forward.module is module]
             found = replay(forwards, self._buffers[module], names, self._row, leap)

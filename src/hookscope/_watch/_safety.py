@@ -26,6 +26,7 @@ class Safety:
         self.step = 0
         self._pid = os.getpid()
         self._level = 0
+        self._afterwards: list[Callable[[], None]] = []
 
     @property
     def elsewhere(self) -> bool:
@@ -46,6 +47,15 @@ class Safety:
         self._level -= 1
         if not self._level:  # a part may run within another one
             self.spent += time.perf_counter_ns() - began
+            while self._afterwards:
+                self._afterwards.pop()()
+
+    def afterwards(self, action: Callable[[], None]) -> None:
+        """Call `action` where no part is at work: now, or else as soon as that is so. What it raises is meant to reach the training."""
+        if self._level:
+            self._afterwards.append(action)
+        else:
+            action()
 
     def switch_off(self, part: str, error: Exception) -> None:
         """Do without `part` from now on."""

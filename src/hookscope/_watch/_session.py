@@ -2,40 +2,41 @@
 
 from __future__ import annotations
 
-import atexit
 import time
-import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import torch
 
 from .._core._errors import FindingError, FindingWarning
 from .._core._finding import Finding
 from .._core._frame import Frame
-from .._core._outcome import process_outcome
 from .._core._site import Site
+from .._origin._live import LiveTrace
 from .._origin._verdict import Verdict
 from .._record import Sink
 from .._taps._events import Backward, subscribe
 from .._taps._tree import on_registration
 from ._activations import Activations
+from ._armed import Armed, Stopped
 from ._attempt import is_skipping
 from ._blindness import Blindness
+from ._incidents import Incidents, Surroundings
+from ._listener import tell
 from ._locating import Locator
 from ._models import ModelRef, Models
 from ._nonfinite import Nonfinite, all_finite
-from ._notice import log, warn
+from ._notice import warn
 from ._online import Online
+from ._open_sessions import close_at_exit
 from ._pace import Pace
 from ._parameters import Parameters
 from ._placing import Placing
 from ._reports import Reports
 from ._safety import Safety
 from ._settings import Settings
+from ._signals import until_told
 from ._steps import Steps
 from ._store import Store
 from ._table import SiteTable
@@ -61,6 +62,11 @@ class Session:
         self.activations.before_entry = self.models.refresh
         self.locator = Locator(store, self.models.names)
         self.activations.locator = self.locator
+        path, rank = getattr(sink, "path", None), getattr(getattr(sink, "meta", None), "rank", 0)
+        around = Surroundings(None if path is None else path / "incidents", rank, self.models.alive, self.safety.event)
+        self.incidents = Incidents(settings, around, self.locator, self.online.origins)
+        self.armed = Armed.from_environment()
+        self._named = False  # whether an armed run has shown an origin
         reports = Reports(
             frame=self._closed_frame,
             late=self._late_rows,
@@ -82,7 +88,7 @@ class Session:
         self._started = time.perf_counter()
         self._undo: list[Callable[[], None]] = []
         self._gate()
-        _close_at_exit(self)
+        close_at_exit(self)
 
     def __del__(self) -> None:
         with suppress(Exception):  # a constructor may have failed half-way, an interpreter may be going down
@@ -93,6 +99,9 @@ class Session:
         self.models.add(models, strict=strict)
         if not self._undo:
             self._undo = [subscribe(self), on_registration(self.models.registered)]
+            if self.incidents.on:
+                self._undo.append(until_told(self))
+        self._look_live()
 
     # -- events, as told by `subscribe` ---------------------------------------------------------------------------------------------
 
@@ -112,6 +121,7 @@ class Session:
             return
         self.safety.run("steps", self.steps.backward_ends)
         self.deliver(quietly=failed)
+        self._look_live()
 
     def attempt_begins(self, optimizer: torch.optim.Optimizer, has_closure: bool) -> None:
         """Parameters are still what the forward used."""
@@ -137,15 +147,32 @@ class Session:
         if self.owner.here:
             self.nonfinite.put_back()
             self.safety.run("origin", self.locator.stepped)
+            self.locator.holding.let_go()
+        self._look_live()
 
     def attempt_skipped(self, optimizer: torch.optim.Optimizer) -> None:
         """A GradScaler did not let the optimizer step."""
         self._attempt(self.steps.attempt_skipped, optimizer)
+        self.locator.holding.let_go()
+        self._look_live()
+
+    def _look_live(self) -> None:
+        """In an armed program: look at every operation from the step asked for on, and stop where that was asked for, too."""
+        if self.armed is None or self.closed or not self.owner.here:
+            return
+        step = self.steps.clock.under_way
+        if self.armed.stop and (self._named or step > self.armed.step):
+            self.close("finished")
+            raise Stopped(0)
+        if step >= self.armed.step and self.locator.live is None:
+            self.locator.live = LiveTrace(self.locator.names)
+            self.locator.live.begin()
 
     def _attempt(self, tell: Callable[..., None], optimizer: torch.optim.Optimizer, **facts: bool) -> None:
         def told() -> None:
             if not self.owner.muted and (mine := self.models.mine(optimizer)):
                 self.owner.steps()
+                self.incidents.meet(optimizer)
                 tell(optimizer, mine, **facts)
 
         self.safety.run("steps", told)
@@ -154,7 +181,7 @@ class Session:
     # -- reports of the steps -------------------------------------------------------------------------------------------------------
 
     def _gate(self) -> None:
-        self.safety.step = self.steps.clock.step
+        self.safety.step = self.locator.holding.step = self.steps.clock.step
         self.activations.on = self.steps.awaited and not self.closed and self.safety.off.isdisjoint(("activations", "steps"))
         self.placing.seat(self.activations.on)
 
@@ -170,6 +197,9 @@ class Session:
         for verdict in self._verdicts:
             self.online.origins.append({"event": "origin", "step": self.steps.clock.step, **verdict.as_event()})
             self.safety.event("origin", **verdict.as_event())
+            if self.armed is not None:
+                self.armed.write(self.steps.clock.step, verdict)
+                self._named = True
         self._verdicts.clear()
 
     def _micro(self, micro: MicroRows) -> None:
@@ -177,16 +207,18 @@ class Session:
             self.micro_listener(micro, self.table.sites)
 
     def _suspect(self, frame: Frame) -> None:
-        self.safety.run("rules", lambda: self._found(self.online.suspect(frame, self.table.sites)))
+        self.safety.run("rules", lambda: self._found(self.online.suspect(frame, self.table.sites), frame.step, frame))
 
     def _closed_frame(self, frame: Frame) -> None:
+        self.incidents.keep(frame)
         self.safety.run("recording", self._write, frame)
-        self.safety.run("rules", lambda: self._found(self.online.see(frame, self.table.sites)))
+        self.safety.run("rules", lambda: self._found(self.online.see(frame, self.table.sites), frame.step))
 
-    def _found(self, news: Sequence[Finding]) -> None:
+    def _found(self, news: Sequence[Finding], step: int, open_frame: Frame | None = None) -> None:
         for finding in news:
             self.safety.event("finding", rule=finding.rule, severity=finding.severity, message=finding.message, first=finding.first_step)
         self._news += news
+        self.safety.run("incidents", self.incidents.found, news, step, open_frame)
 
     def _late_rows(self, frame: Frame) -> None:
         self.safety.run("recording", self._write, frame)
@@ -214,7 +246,7 @@ class Session:
                 raise FindingError(errors)
         elif callable(how):
             for finding in loud:
-                _tell(how, finding, quietly=quietly)
+                tell(how, finding, quietly=quietly)
         if how in ("warn", "raise"):
             for finding in loud:
                 warn(f"hookscope: {finding.headline}", FindingWarning)
@@ -224,11 +256,22 @@ class Session:
         self.safety.run("recording", self._write_sites)
         self.safety.run("recording", self.sink.flush)
 
-    def close(self, status: str) -> None:
-        """Take everything away, write what is left, close the sink. A second call does nothing."""
+    def told_to_end(self, name: str, *, certainly: bool) -> None:
+        """A signal has come; if `certainly`, the process ends by it."""
+        self.safety.run("incidents", self.incidents.signalled, name, self.steps.clock.under_way)
+        if certainly:
+            self.close("interrupted")
+        else:
+            self.flush()
+
+    def close(self, status: str, error: BaseException | None = None) -> None:
+        """Take everything away, write what is left, close the sink. A second call does nothing. `error` has ended the training."""
         if self.closed:
             return
+        step = self.steps.clock.under_way
         self.safety.run("steps", self.steps.finish, status)
+        if status == "failed" and error is not None:
+            self.safety.run("incidents", self.incidents.raised, error, step)
         self.safety.run("blindness", self._tell_blindness)
         self.safety.run("recording", self._last_words)
         self.closed = True
@@ -241,8 +284,8 @@ class Session:
         if not self.safety.elsewhere:
             try:
                 self.sink.close(status)
-            except Exception as error:
-                self.safety.switch_off("recording", error)
+            except Exception as problem:
+                self.safety.switch_off("recording", problem)
 
     def _tell_blindness(self) -> None:
         self.blindness.look(self.models.alive())
@@ -255,35 +298,3 @@ class Session:
 
     def _plain(self, site: Site) -> str:
         return site.full_path if len(self.models) > 1 else replace(site, model="").full_path
-
-
-def _tell(listener: Callable[[Finding], Any], finding: Finding, *, quietly: bool) -> None:
-    try:
-        listener(finding)
-    except Exception:
-        if not quietly:
-            raise
-        log.warning("on_finding failed at: %s", finding.headline, exc_info=True)
-
-
-_live: weakref.WeakSet[Session] = weakref.WeakSet()
-
-
-def _close_at_exit(session: Session) -> None:
-    if not _live:
-        atexit.unregister(_close_all)
-        atexit.register(_close_all)
-    _live.add(session)
-
-
-def end_recording_to(path: str) -> None:
-    """Close the watches that still record to `path`: a cell of a notebook is run again, and they would write into its new run."""
-    for session in list(_live):
-        if getattr(session.sink, "path", None) == Path(path):
-            session.close("finished")
-
-
-def _close_all() -> None:
-    for session in list(_live):
-        session.close(process_outcome())
-        session.deliver(quietly=True)

@@ -14,6 +14,7 @@ from ._nonfinite import ANSWERS, OnNonfinite
 
 OnFinding = Literal["warn", "raise", "ignore"] | Callable[[Finding], Any]
 Updates = Literal["sample", "full"]
+Kept = Literal["facts", "batch", "full", "off"]
 _ON_FINDING = ("warn", "raise", "ignore")
 
 
@@ -28,6 +29,8 @@ class Settings:
     grad_norm_threshold: float | None = None
     on_nonfinite: OnNonfinite = "report"
     budget: float = 0.02
+    flight: int = 32
+    incidents: Kept = "facts"
 
     def __post_init__(self) -> None:
         if self.every is not None and (isinstance(self.every, bool) or not isinstance(self.every, int) or self.every < 1):
@@ -39,6 +42,9 @@ class Settings:
         if not callable(self.on_nonfinite):
             _one_of("on_nonfinite", self.on_nonfinite, ANSWERS, " or a function that takes the findings and returns one of these")
         _one_of("updates", self.updates, get_args(Updates))
+        _one_of("incidents", self.incidents, get_args(Kept))
+        if isinstance(self.flight, bool) or not isinstance(self.flight, int) or self.flight < 0:
+            raise UsageError(f"flight={self.flight!r} is no number of frames: give how many of the last steps to keep at hand, 0 for none")
         limit = self.grad_norm_threshold
         if limit is not None and not (isinstance(limit, (int, float)) and limit > 0):
             raise UsageError(f"grad_norm_threshold={limit!r} is no limit: give a norm above 0, or None for no fixed limit")

@@ -6,6 +6,7 @@ import os
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Literal
 
@@ -18,12 +19,14 @@ from .._core._select import describe, select
 from .._record import MemoryWriter, Meta, Run, RunWriter
 from .._taps._inventory import candidates
 from ._activations import Activations
+from ._armed import Armed
 from ._chosen import choose
 from ._nonfinite import OnNonfinite
 from ._notice import warn
+from ._open_sessions import end_recording_to
 from ._placing import Placing
-from ._session import Session, end_recording_to
-from ._settings import OnFinding, Settings, Updates
+from ._session import Session
+from ._settings import Kept, OnFinding, Settings, Updates
 from ._store import Store
 from ._table import SiteTable
 
@@ -49,7 +52,12 @@ class watch:  # noqa: N801  # used like the function it reads as: `with hs.watch
     leaves this step out, without any effect on parameters and optimizer state, a function is given the findings and returns one of
     these words. `grad_norm_threshold`: a global gradient norm that
     is too much for you; by default only norms unusual for this very run are found. `updates`: "sample" (default) follows about 4,096
-    elements of each parameter, "full" all of them, at the price of a copy of the weights. An existing run is refused unless
+    elements of each parameter, "full" all of them, at the price of a copy of the weights.
+    `flight`: so many of the last frames are kept in memory (default 32, 0 for none) and written to `incidents/<step>` of the run when
+    a finding of severity error, an exception or SIGTERM comes; at most 8 times in a run. `incidents`: what is written with them: "facts"
+    (default: findings, origins, random states, a fingerprint of what the model was given), "batch" (also the tensors themselves, with
+    which `hs.replay` runs the step again), "full" (also the weights and the optimizer's state), "off" (nothing at all; SIGTERM is then left
+    alone). An existing run is refused unless
     `overwrite` or `resume` (which continues its step numbers).
 
     What runs under `torch.no_grad()` is recorded apart, as `output/eval`. Not seen: what runs inside `torch.func` transforms or in compiled
@@ -85,11 +93,13 @@ class watch:  # noqa: N801  # used like the function it reads as: `with hs.watch
         on_nonfinite: OnNonfinite = "report",
         grad_norm_threshold: float | None = None,
         updates: Updates = "sample",
+        flight: int = 32,
+        incidents: Kept = "facts",
         overwrite: bool = False,
         resume: bool = False,
     ) -> None:
         models = named_models(model)
-        settings = Settings(_selection(select), every, on_finding, updates, grad_norm_threshold, on_nonfinite, budget)
+        settings = Settings(_selection(select), every, on_finding, updates, grad_norm_threshold, on_nonfinite, budget, flight, incidents)
         optimizers = [_as_optimizer(one) for one in (optimizer if isinstance(optimizer, Sequence) else [optimizer]) if one is not None]
         _rehearse(models, settings)
         for one in optimizers:
@@ -108,7 +118,7 @@ class watch:  # noqa: N801  # used like the function it reads as: `with hs.watch
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         status = "finished" if kind is None else "failed" if issubclass(kind, Exception) else "interrupted"
-        self._end(status)
+        self._end(status, error)
 
     def __repr__(self) -> str:
         place = "memory" if self._to is None else os.fspath(self._to)
@@ -151,8 +161,8 @@ class watch:  # noqa: N801  # used like the function it reads as: `with hs.watch
         """
         self._end(status)
 
-    def _end(self, status: str) -> None:
-        self._session.close(status)
+    def _end(self, status: str, error: BaseException | None = None) -> None:
+        self._session.close(status, error)
         self._session.deliver(quietly=status != "finished")
 
 
@@ -160,6 +170,8 @@ def open_session(
     settings: Settings, to: str | os.PathLike[str] | None, *, overwrite: bool = False, resume: bool = False, name: str = ""
 ) -> Session:
     """A session that records to the directory `to`, or in memory."""
+    if Armed.from_environment() is not None:
+        settings, to = replace(settings, every=1), None
     every, selections = settings.every or 1, _as_list(describe(settings.selection))
     thresholds = {
         "budget": settings.budget if settings.every is None else None,
@@ -174,7 +186,7 @@ def open_session(
     path = os.path.abspath(to)  # from the root on, since the program may change directories
     if overwrite != resume:
         end_recording_to(path)
-    writer = RunWriter(path, meta, overwrite=overwrite, resume=resume)
+    writer = RunWriter(path, meta, overwrite=overwrite, resume=resume, beside=True)
     return Session(settings, writer, first_step=writer.next_step, known=writer.known_sites)
 
 
