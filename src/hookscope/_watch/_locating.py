@@ -109,7 +109,7 @@ class Locator:
         verdicts: Sequence[Verdict] = ()
         try:
             verdicts = self._look(micro, sites, bad_parameters)
-            self._hold(micro, sites, bad=bad_parameters or bool(_really_bad(micro).any()))
+            self._hold(micro, sites, bad=bad_parameters or bool(really_bad(micro.stats).any()))
         except Exception:
             self.close()
             raise
