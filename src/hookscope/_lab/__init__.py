@@ -1,6 +1,7 @@
 """On-demand work that runs the model itself."""
 
 from ._dead_neurons import diagnose_dead_neurons
+from ._extract import Extracted, Pool, capture, extract
 from ._find_nonfinite import find_nonfinite
 
-__all__ = ["diagnose_dead_neurons", "find_nonfinite"]
+__all__ = ["Extracted", "Pool", "capture", "diagnose_dead_neurons", "extract", "find_nonfinite"]

@@ -1,0 +1,134 @@
+"""What a selection asks of one model: the modules to hook, the parameters to read, and which tensors to keep once they turn up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from functools import cached_property
+
+from torch import nn
+
+from ..._core._errors import SelectionError, UsageError
+from ..._core._match import EVERY_CALL, View, bind
+from ..._core._pattern import Pattern
+from ..._core._scope import Scope
+from ..._core._select import Matcher, Selectable, Selection, select, select_sites
+from ..._core._site import PARAM_KINDS, Kind, Site
+from ..._core._term import Term, Union, leaves
+from ..._taps._inventory import NamedModule, candidates, modules
+
+UNWRITTEN: tuple[Kind, ...] = ("output",)  # what a path without a kind stands for
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """`sites` are those that may deliver, before it is known which tensors there are inside; `labels` are the functions to be seen."""
+
+    selection: Selection
+    sites: tuple[Site, ...]
+    every: tuple[Site, ...]
+    labels: tuple[str, ...]
+    matcher: Matcher
+
+    @cached_property
+    def _by_module(self) -> dict[str, list[Site]]:
+        found: dict[str, list[Site]] = {}
+        for site in self.sites:
+            if site.kind not in PARAM_KINDS and not site.label:
+                found.setdefault(site.path, []).append(site)
+        return found
+
+    def of_module(self, path: str) -> list[Site]:
+        """The sites of a module, functions apart."""
+        return self._by_module.get(path, [])
+
+    def of_function(self, path: str, name: str) -> Site | None:
+        """The site of what a function called `name` returns in the module, if it is wanted."""
+        if path not in self._with_functions or not any(fnmatchcase(name, label) for label in self.labels):
+            return None
+        return replace(self._with_functions[path], label=name)
+
+    @cached_property
+    def _with_functions(self) -> dict[str, Site]:
+        return {site.path: site for site in self.sites if site.label}
+
+    def last_calls(self, call: int | str) -> dict[Site, int | None]:
+        """site of a module -> the last call of it that is wanted, None for all of them."""
+        found: dict[Site, int | None] = {}
+        for site in self.sites:
+            if site.kind in ("input", "output") and not site.label:
+                calls = self.matcher.calls(site)
+                found[site] = call if isinstance(call, int) else None if calls is None else max(calls)
+        return found
+
+    @property
+    def comes_in_forward(self) -> bool:
+        """Whether it is known which modules deliver it, and all of it in the forward."""
+        return not self.labels and not self.has_gradients
+
+    def parameters(self, kind: Kind) -> list[Site]:
+        """The parameters wanted."""
+        return [site for site in self.sites if site.kind == kind]
+
+    @cached_property
+    def has_gradients(self) -> bool:
+        """Whether anything arrives only in a backward."""
+        return any(site.kind in ("output_grad", "param_grad") for site in self.sites)
+
+
+def resolve(model: nn.Module, selection: Selectable) -> Wanted:
+    """Raises `SelectionError` where a part of the selection matches no site of the model."""
+    chosen = select(selection)
+    inside = modules(model)
+    callable_paths = {named.path for named in inside if _has_forward(named.module)}
+    every = [site for site in candidates(model) if site.kind in PARAM_KINDS or site.path in callable_paths]
+    labels = tuple(dict.fromkeys(_labels(chosen.term)))
+    every += [Site(-1, n.path, "output", label=_plain(label), module=n.path, aliases=n.aliases) for n in inside for label in labels]
+    sites = _strictly(every, chosen, inside)
+    if any(site.kind == "update" for site in sites):
+        raise UsageError("an update is what an optimizer's step did, and no forward has one: record it with hookscope.watch")
+    return Wanted(chosen, tuple(sites), tuple(every), labels, chosen.among(every, kinds=UNWRITTEN))
+
+
+def _strictly(every: Sequence[Site], chosen: Selection, inside: Sequence[NamedModule]) -> list[Site]:
+    try:
+        return select_sites(every, chosen, kinds=UNWRITTEN, leaves=False)
+    except SelectionError:
+        for named in inside:
+            if not _has_forward(named.module) and chosen.among([Site(-1, named.path, "output")], kinds=UNWRITTEN).matches(
+                Site(-1, named.path, "output")
+            ):
+                raise SelectionError(
+                    f"{named.path!r} is a {type(named.module).__name__}, which is never called: choose what is in it, '{named.path}.*'"
+                ) from None
+        raise
+
+
+def _has_forward(module: nn.Module) -> bool:
+    """Whether it can be called at all: a `ModuleList` cannot."""
+    return getattr(type(module).forward, "__name__", "") != "_forward_unimplemented"
+
+
+def _labels(term: Term) -> Iterator[str]:
+    """The functions that the selection names: `attn:output/softmax`."""
+    for leaf in leaves(term):
+        if isinstance(leaf, Pattern):
+            yield from (want.label for want in leaf.wants if want.label and want.kind == "output")
+
+
+def _plain(label: str) -> str:
+    """A label that the pattern matches."""
+    return label.replace("*", "any")
+
+
+def parts(term: Term) -> Iterator[Term]:
+    """The terms of which each has to deliver something."""
+    yield from term.included if isinstance(term, Union) and term.included else [term]
+
+
+def undelivered(wanted: Wanted, found: Sequence[tuple[Site, int]]) -> list[Term]:
+    """The parts of the selection that nothing in `found`, sites and calls, answers to."""
+    view = View(Scope([*wanted.every, *(site for site, _ in found)]), UNWRITTEN)
+    hits = [(part, bind(part, view)) for part in parts(wanted.selection.term)]
+    return [part for part, hit in hits if not any(call in (calls := hit(site)) or calls == EVERY_CALL for site, call in found)]
