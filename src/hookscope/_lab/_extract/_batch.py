@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import inspect
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -36,13 +37,28 @@ def run_model(model: nn.Module, batch: Any, forward: Forward | None) -> None:
     if forward is not None:
         forward(model, batch)
     elif isinstance(batch, Mapping):
-        model(**batch)
+        _spread(model, (), batch)
     elif isinstance(batch, tuple | list) and not hasattr(batch, "_fields"):
-        model(*batch)
+        _spread(model, batch, {})
     elif callable(batch) and not isinstance(batch, torch.Tensor):
         batch()
     else:
         model(batch)
+
+
+def _spread(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    try:
+        model(*args, **kwargs)
+    except TypeError as error:
+        try:
+            inspect.signature(model.forward).bind(*args, **kwargs)
+        except TypeError as misfit:
+            given = f"{len(args)} positional" if args else f"the keyword arguments {', '.join(kwargs)}"
+            raise UsageError(
+                f"the batch was given to {type(model).__name__}.forward as {given}{' arguments' if args else ''}, which it does not take "
+                f"({misfit}): say what is its input, as in forward=lambda model, batch: model(batch[0])"
+            ) from error
+        raise
 
 
 def is_direct(batch: Any, forward: Forward | None) -> bool:

@@ -40,7 +40,6 @@ class Collector:
         self.found: dict[Key, torch.Tensor] = {}
         self.versions: dict[Key, int] = {}  # of those held without a copy
         self.batch: Any = None
-        self.busy = False  # what runs now is our own
         self._calls: dict[Site, frozenset[int]] = {}
         self._pools = _pools(wanted, options)
 
@@ -61,12 +60,8 @@ class Collector:
             return
         if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
             raise UsageError(f"{place.site.name!r} is inside torch.func (vmap, grad): its tensors mean nothing outside; extract around it")
-        self.busy = True
-        try:
-            with unseen():
-                value = kept(self._pooled(place, tensor if self.options.grad else tensor.detach()), tensor, self.options)
-        finally:
-            self.busy = False
+        with unseen(), torch._C.DisableTorchFunction():  # what runs here is ours, and for no mode of the user's
+            value = kept(self._pooled(place, tensor if self.options.grad else tensor.detach()), tensor, self.options)
         key = Key(place.site, place.call)
         self.found[key] = value
         if self.options.clone is False:
@@ -75,7 +70,10 @@ class Collector:
     def _pooled(self, place: Place, tensor: torch.Tensor) -> torch.Tensor:
         for where, pool in self._pools:
             if where.matches(place.site):
-                return pool.of(tensor, place.module, self.batch) if isinstance(pool, Pool) else pool(tensor)
+                pooled = pool.of(tensor, place.module, self.batch) if isinstance(pool, Pool) else pool(tensor)
+                if not isinstance(pooled, torch.Tensor):
+                    raise UsageError(f"the pool of {place.site.name!r} returned a {type(pooled).__name__}, not a tensor")
+                return pooled
         return tensor
 
 

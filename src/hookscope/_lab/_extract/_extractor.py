@@ -12,6 +12,7 @@ from torch import nn
 
 from ..._core._errors import AttachError, SelectionError, UsageError
 from ..._core._select import Selectable
+from ..._taps._inventory import modules
 from ._batch import is_direct, run_model
 from ._collector import Collector
 from ._hooks import Hooks
@@ -20,7 +21,7 @@ from ._options import Options
 from ._stop import Enough, Stops, check_asked, may_stop
 from ._undelivered import complaints
 from ._value import version
-from ._wanted import resolve
+from ._wanted import Wanted, resolve
 
 
 class Extractor:
@@ -32,6 +33,7 @@ class Extractor:
     def __init__(self, model: nn.Module, select: Selectable, options: Options | None = None) -> None:
         self.model, self.options = checked_model(model), (options or Options()).checked()
         self.wanted = resolve(model, select)
+        refuse_scripted(model, self.wanted)
         if self.options.stop is True:
             check_asked(model, grads=self.wanted.has_gradients)
         self.collector = Collector(self.wanted, self.options)
@@ -84,6 +86,13 @@ def checked_model(model: Any) -> nn.Module:
             f"a DataParallel over {len(model.device_ids)} devices runs copies of the model: pass the model in it, model.module"
         )
     return model
+
+
+def refuse_scripted(model: nn.Module, wanted: Wanted) -> None:
+    """Raises `AttachError` where a hook would have to be on a scripted module, which takes none."""
+    for named in modules(model):
+        if isinstance(named.module, torch.jit.ScriptModule) and wanted.of_module(named.path):
+            raise AttachError(f"{named.path or '(root)'!r} is scripted, and torch places no hooks there: extract before torch.jit.script")
 
 
 def check_intact(found: dict[Key, torch.Tensor], versions: dict[Key, int]) -> None:

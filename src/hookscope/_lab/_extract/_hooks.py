@@ -141,7 +141,7 @@ class Hooks:
             self._collector.take(Place(site, call, owner), parameter.grad)
 
     def _returned(self, named: NamedModule, name: str, found: list[tuple[str, torch.Tensor]]) -> None:
-        if self._collector.busy or not found:
+        if not found:
             return
         call = self.functions_seen.get((named.path, name), 0)
         self.functions_seen[named.path, name] = call + 1

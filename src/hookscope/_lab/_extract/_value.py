@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 import torch
 
-from ..._taps._modes import unseen
 from ._options import Options
 
 
@@ -18,11 +17,10 @@ def kept(value: torch.Tensor, source: torch.Tensor, options: Options) -> torch.T
     """`value`, which is `source` or was made from it: without its graph unless that is wanted, cast, moved, copied if it shares memory."""
     if value.is_inference() and options.clone is not False:
         # outside inference mode its copy is an ordinary tensor, which may be used in training later
-        with torch.inference_mode(mode=False), torch.no_grad(), unseen():
+        with torch.inference_mode(mode=False), torch.no_grad():
             return _moved(value, options).clone()
-    with unseen():
-        moved = _moved(value if options.grad else value.detach(), options)
-        return moved.clone() if options.clone is not False and _shares(moved, source) else moved
+    moved = _moved(value if options.grad else value.detach(), options)
+    return moved.clone() if options.clone is not False and _shares(moved, source) else moved
 
 
 def _moved(value: torch.Tensor, options: Options) -> torch.Tensor:

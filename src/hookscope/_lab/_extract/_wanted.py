@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -11,7 +12,8 @@ from torch import nn
 
 from ..._core._errors import SelectionError, UsageError
 from ..._core._match import EVERY_CALL, View, bind
-from ..._core._pattern import Pattern
+from ..._core._miss import alternatives
+from ..._core._pattern import Pattern, Want
 from ..._core._scope import Scope
 from ..._core._select import Matcher, Selectable, Selection, select, select_sites
 from ..._core._site import PARAM_KINDS, Kind, Site
@@ -107,7 +109,7 @@ def _strictly(every: Sequence[Site], chosen: Selection, inside: Sequence[NamedMo
 
 def _has_forward(module: nn.Module) -> bool:
     """Whether it can be called at all: a `ModuleList` cannot."""
-    return getattr(type(module).forward, "__name__", "") != "_forward_unimplemented"
+    return getattr(inspect.getattr_static(type(module), "forward"), "__name__", "") != "_forward_unimplemented"
 
 
 def _labels(term: Term) -> Iterator[str]:
@@ -123,8 +125,20 @@ def _plain(label: str) -> str:
 
 
 def parts(term: Term) -> Iterator[Term]:
-    """The terms of which each has to deliver something."""
-    yield from term.included if isinstance(term, Union) and term.included else [term]
+    """The terms of which each has to deliver something: `fc:input,output` is two."""
+    for part in term.included if isinstance(term, Union) and term.included else [term]:
+        for one in alternatives(part) if isinstance(part, Pattern) else [part]:
+            wants = one.wants if isinstance(one, Pattern) else ()
+            yield from (
+                [replace(one, wants=(want,), tail=_written(want)) for want in wants]
+                if isinstance(one, Pattern) and len(wants) > 1
+                else [one]
+            )
+
+
+def _written(want: Want) -> str:
+    steps = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in want.keys)
+    return f":{want.kind}{'/' + want.label if want.label else ''}{steps}"
 
 
 def undelivered(wanted: Wanted, found: Sequence[tuple[Site, int]]) -> list[Term]:
