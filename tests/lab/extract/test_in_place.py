@@ -44,7 +44,7 @@ def by_its_storage(x: torch.Tensor) -> None:
 
 
 WRITES: dict[str, Callable[[torch.Tensor], object]] = {
-    "relu_": lambda x: torch.relu_(x),
+    "relu_": torch.relu_,
     "add_": lambda x: x.add_(1.0),
     "a row": to_a_row,
     "a view of a view": to_a_view_of_a_view,
@@ -155,7 +155,7 @@ def test_without_a_copy_the_memory_is_the_models() -> None:
 
 def test_without_a_copy_an_overwritten_tensor_is_an_error_that_names_it() -> None:
     model = nn.Sequential(nn.Linear(6, 6), nn.ReLU(inplace=True)).eval()
-    with pytest.raises(hs.UsageError, match="^0:output was overwritten in place after it was taken, and clone=False kept no copy: leave"):
+    with pytest.raises(hs.UsageError, match=r"^0:output was overwritten in place after it was taken, and clone=False kept no copy: leave"):
         hs.extract(model, X, "0", clone=False)
 
 

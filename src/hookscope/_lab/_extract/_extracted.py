@@ -99,7 +99,7 @@ class Extracted(Mapping[Key, torch.Tensor]):
         sites = list(dict.fromkeys(key.site for key in self._tensors))
         matcher = wanted.selection.among(sites)
         found = [site for site in sites if matcher.matches(site)]
-        outputs = [site for site in found if site.kind == "output"]
+        outputs = [site for site in found if site.kind == "output" and not site.label]
         found = outputs if outputs and ":" not in name else found
         if not found:
             raise SelectionError(self._nothing(name, sites))

@@ -25,8 +25,8 @@ class Pool:
     `how` is `mean` or `max` over the positions, `cls` for the first, `last` for the last one, `flatten` for all of them in a row.
     `layout` names the dimensions, N the batch, C the channels, any other letter a position: `"NHWC"`. None takes what the module declares
     (`output_fmt`, `batch_first`) or its class is known for; three dimensions of any other module are `"NLC"`, and four have to be told.
-    `mask` is true where a position counts, of shape (N, positions...): a tensor, or the name of it in a batch that is a dict,
-    `"attention_mask"`. A sample without any such position becomes NaN with `mean`, minus infinity with `max`.
+    `mask` is true where a position counts, of shape (N, positions...) in the order the tensor has them: a tensor, or the name of it in a
+    batch that is a dict, `"attention_mask"`. A sample without any such position becomes NaN with `mean`, minus infinity with `max`.
     A tensor of at most two dimensions stays what it is.
 
     Returns (N, C); (N, everything else) with `flatten`.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..._core._match import View, bind
+from ..._core._names import near
 from ..._core._scope import Scope
 from ..._core._site import Site
 from ..._core._term import Term, shown
@@ -63,6 +64,8 @@ def _of_functions(meant: list[Site], hooks: Hooks) -> str:
     seen = dict.fromkeys(name for path, name in hooks.functions_seen if path in paths)
     if not seen:
         return f"no function was called in {meant[0].full_path!r} itself, outside the modules in it"
+    if close := near(meant[0].label, seen):
+        return f"did you mean {' or '.join(map(repr, close))}?"
     return (
         f"the functions called there are {', '.join(list(seen)[:_SHOWN])}{f' and {len(seen) - _SHOWN} more' if len(seen) > _SHOWN else ''}"
     )

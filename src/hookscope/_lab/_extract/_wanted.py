@@ -58,9 +58,10 @@ class Wanted:
     def last_calls(self, call: int | str) -> dict[Site, int | None]:
         """site of a module -> the last call of it that is wanted, None for all of them."""
         found: dict[Site, int | None] = {}
+        matcher = self.selection.among(self.every, kinds=UNWRITTEN, leaves=False)
         for site in self.sites:
             if site.kind in ("input", "output") and not site.label:
-                calls = self.matcher.calls(site)
+                calls = matcher.calls(site)
                 found[site] = call if isinstance(call, int) else None if calls is None else max(calls)
         return found
 
