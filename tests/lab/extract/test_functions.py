@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
+from torch.nn import functional
 
 import hookscope as hs
 from hookscope._lab._extract._functions import function_name
@@ -20,7 +20,7 @@ class Attention(nn.Module):
         self.q, self.k = nn.Linear(4, 4), nn.Linear(4, 4)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        weights = F.softmax(self.q(x) @ self.k(x).mT, dim=-1)
+        weights = functional.softmax(self.q(x) @ self.k(x).mT, dim=-1)
         return weights @ x
 
 
@@ -82,9 +82,9 @@ def test_without_a_function_in_the_selection_none_is_kept() -> None:
 
 
 def test_a_misspelt_function_is_answered_with_those_that_ran() -> None:
-    with pytest.raises(hs.SelectionError, match="'attn.1:output/sofmax' gave nothing: did you mean 'softmax'"):
+    with pytest.raises(hs.SelectionError, match=r"'attn.1:output/sofmax' gave nothing: did you mean 'softmax'"):
         hs.extract(Net(), X, "attn.1:output/sofmax")
-    with pytest.raises(hs.SelectionError, match="'attn.1:output/conv2d' gave nothing: the functions called there are matmul, softmax$"):
+    with pytest.raises(hs.SelectionError, match=r"'attn.1:output/conv2d' gave nothing: the functions called there are matmul, softmax$"):
         hs.extract(Net(), X, "attn.1:output/conv2d")
     with pytest.raises(hs.SelectionError, match=r"no site matches 'atn\.1:output/softmax': did you mean 'attn\.1:output/softmax'"):
         hs.extract(Net(), X, "atn.1:output/softmax")
