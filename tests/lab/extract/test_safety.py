@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -231,3 +232,25 @@ def test_batches_that_cannot_be_joined_are_an_error_with_the_way_out() -> None:
     with pytest.raises(hs.UsageError, match=r"0:output has the shapes \(2, 3, 4\), \(2, 5, 4\) over the batches.*pool"):
         hs.extract(nn.Sequential(nn.Linear(4, 4)), ragged(), "0")
     assert hs.extract(nn.Sequential(nn.Linear(4, 4)), ragged(), "0", pool="mean")["0"].shape == (4, 4)
+
+
+def test_what_another_thread_runs_meanwhile_is_not_taken() -> None:
+    model = nn.Sequential(nn.Linear(4, 4))
+    with hs.capture(model, "0") as feats:
+        other = threading.Thread(target=model, args=(X,))
+        other.start()
+        other.join()
+        assert len(feats) == 0
+        model(X)
+    assert len(feats) == 1
+
+
+def test_between_two_batches_the_model_is_the_users() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)).eval()
+
+    def batches() -> Iterator[torch.Tensor]:
+        for _ in range(3):
+            yield X
+            assert model(X).shape == (3, 4)
+
+    assert hs.extract(model, batches(), "0", call=0)["0"].shape == (9, 4)

@@ -12,7 +12,6 @@ from torch import nn
 
 from ..._core._errors import AttachError, SelectionError, UsageError
 from ..._core._select import Selectable
-from ..._taps._inventory import modules
 from ._batch import is_direct, run_model
 from ._collector import Collector
 from ._hooks import Hooks
@@ -33,7 +32,7 @@ class Extractor:
     def __init__(self, model: nn.Module, select: Selectable, options: Options | None = None) -> None:
         self.model, self.options = checked_model(model), (options or Options()).checked()
         self.wanted = resolve(model, select)
-        refuse_scripted(model, self.wanted)
+        refuse_scripted(self.wanted)
         if self.options.stop is True:
             check_asked(model, grads=self.wanted.has_gradients)
         self.collector = Collector(self.wanted, self.options)
@@ -41,9 +40,7 @@ class Extractor:
         self._undo = ExitStack()
 
     def __enter__(self) -> Extractor:
-        asked = self.options.stop is True
-        may = asked or (self.options.stop == "auto" and not self.options.grad and may_stop(self.model))
-        self._stops = Stops(self.wanted.last_calls(self.options.call), asked=asked, allowed=may and self.wanted.comes_in_forward)
+        self._stops = self._stops_of(self.options)
         self.hooks.came = self._stops.came
         with ExitStack() as undo:
             undo.enter_context(running_eagerly())
@@ -53,6 +50,11 @@ class Extractor:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._undo.close()
+
+    def _stops_of(self, options: Options) -> Stops:
+        stops = options.stop is True or (options.stop == "auto" and not options.grad)
+        last = self.wanted.last_calls(options.call) if stops and self.wanted.comes_in_forward else {}
+        return Stops(last, asked=options.stop is True, allowed=lambda: may_stop(self.model))
 
     def run(self, batch: Any) -> dict[Key, torch.Tensor]:
         """The tensors of one batch, in the order in which they came.
@@ -69,6 +71,7 @@ class Extractor:
         except Enough:
             pass
         finally:
+            self.hooks.end()
             found, versions = self.collector.found, self.collector.versions
             self.collector.begin(None)
         check_intact(found, versions)
@@ -88,9 +91,9 @@ def checked_model(model: Any) -> nn.Module:
     return model
 
 
-def refuse_scripted(model: nn.Module, wanted: Wanted) -> None:
+def refuse_scripted(wanted: Wanted) -> None:
     """Raises `AttachError` where a hook would have to be on a scripted module, which takes none."""
-    for named in modules(model):
+    for named in wanted.inside:
         if isinstance(named.module, torch.jit.ScriptModule) and wanted.of_module(named.path):
             raise AttachError(f"{named.path or '(root)'!r} is scripted, and torch places no hooks there: extract before torch.jit.script")
 

@@ -5,7 +5,7 @@ A function that torch itself writes in Python, as `multi_head_attention_forward`
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -23,7 +23,7 @@ Told = Callable[[NamedModule, str, list[tuple[str, torch.Tensor]]], None]
 class Functions(TorchFunctionMode):
     """While it is entered, `told` hears of every function that returns tensors."""
 
-    def __init__(self, inside: list[NamedModule], told: Told) -> None:
+    def __init__(self, inside: Sequence[NamedModule], told: Told) -> None:
         super().__init__()
         self._inside, self._told = inside, told
         self._root = next(named for named in inside if not named.path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ from torch import nn
 
 from ..._core._site import Kind, Site
 from ..._taps._hook import Hook
-from ..._taps._inventory import NamedModule, NamedParameter, modules, parameters
+from ..._taps._inventory import NamedModule, NamedParameter, parameters
 from ..._taps._leaves import call_leaves, leaves
 from ..._taps._segments import UNKNOWN, Segments
 from ._collector import Collector, Place
@@ -39,20 +40,20 @@ class Hooks:
 
     def __init__(self, model: nn.Module, wanted: Wanted, collector: Collector) -> None:
         self._collector, self._wanted = collector, wanted
-        self._inside = modules(model)
-        self._parameters = {named.path: named for named in parameters(model)}
+        self._inside = wanted.inside
+        self._parameters = {n.path: n for n in parameters(model)} if wanted.has_parameters else {}
         self.taps = {n.path: Tap(n.module, {s.kind: s for s in found}) for n in self._inside if (found := wanted.of_module(n.path))}
         self.came: Came = lambda _site, _call: False
         self._functions = Functions(self._inside, self._returned) if wanted.labels else None
         self.functions_seen: dict[tuple[str, str], int] = {}
         self._accumulated: dict[str, int] = {}
         self._segments = Segments()
-        self._open = False
+        self._thread: int | None = None  # the one whose forwards are meant, None between them
 
     def attach(self) -> Callable[[], None]:
         """Place the hooks, all or none; the returned function takes them off."""
         with ExitStack() as undo:
-            undo.callback(self._close)
+            undo.callback(self.end)
             for tap in self.taps.values():
                 self._attach_to(tap, undo)
             for site in self._wanted.parameters("param_grad"):
@@ -62,11 +63,7 @@ class Hooks:
                     undo.callback(named.parameter.register_post_accumulate_grad_hook(hook).remove)  # type: ignore[no-untyped-call] # untyped in torch
             if self._functions is not None:
                 undo.callback(self._functions.attach())
-            self._open = True
             return undo.pop_all().close
-
-    def _close(self) -> None:
-        self._open = False  # tensor hooks stay in graphs that live on; they are deaf now
 
     def _attach_to(self, tap: Tap, undo: ExitStack) -> None:
         if "input" in tap.sites:
@@ -82,8 +79,16 @@ class Hooks:
         """Within it, functions are seen, if any are wanted."""
         return nullcontext() if self._functions is None else self._functions
 
+    def end(self) -> None:
+        """What runs from now on is not meant. Hooks on tensors stay in graphs that live on: they are deaf then."""
+        self._thread = None
+
+    def _is_meant(self) -> bool:
+        return self._thread == threading.get_ident() and torch._C._current_graph_task_id() < 0
+
     def begin(self) -> None:
-        """Count calls from 0 again, and take the parameters that are wanted as they are now."""
+        """What this thread runs from now on is meant. Calls count from 0; the parameters that are wanted are taken as they are now."""
+        self._thread = threading.get_ident()
         for tap in self.taps.values():
             tap.entered = tap.left = 0
         self.functions_seen.clear()
@@ -95,18 +100,16 @@ class Hooks:
             self._collector.take(Place(site, 0, self._owner(named)), named.parameter)
 
     def _entered(self, tap: Tap, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if torch._C._current_graph_task_id() >= 0:
-            return  # a checkpointed forward comes by again in the backward: its values are known
+        if not self._is_meant():
+            return  # also a checkpointed forward that comes by again in the backward: its values are known
         call, tap.entered = tap.entered, tap.entered + 1
         self._deliver(tap, tap.sites["input"], call, call_leaves(args, kwargs))
 
     def _left(self, tap: Tap, _module: nn.Module, _args: Any, output: Any) -> None:
-        if torch._C._current_graph_task_id() >= 0:
-            call = self._segments.again(tap)
-            if call != UNKNOWN:
-                if call is not None:  # a re-entrant checkpoint has a graph only now
-                    self._listen(tap, call, output)
-                return
+        if not self._is_meant():
+            if self._thread is not None and (again := self._segments.again(tap)) is not None and again != UNKNOWN:
+                self._listen(tap, again, output)  # a re-entrant checkpoint has a graph only now
+            return
         call, tap.left = tap.left, tap.left + 1
         if "output_grad" in tap.sites:
             if not torch.is_grad_enabled():
@@ -131,17 +134,17 @@ class Hooks:
                 tensor.register_hook(Hook(partial(self._arrived, place)))  # type: ignore[no-untyped-call] # untyped in torch
 
     def _arrived(self, place: Place, grad: torch.Tensor) -> None:
-        if self._open:
+        if self._thread is not None:
             self._collector.take(place, grad)
 
     def _gathered(self, site: Site, owner: nn.Module, parameter: torch.Tensor) -> None:
         call = self._accumulated.get(site.path, 0)
         self._accumulated[site.path] = call + 1
-        if parameter.grad is not None:
+        if parameter.grad is not None and self._thread is not None:
             self._collector.take(Place(site, call, owner), parameter.grad)
 
     def _returned(self, named: NamedModule, name: str, found: list[tuple[str, torch.Tensor]]) -> None:
-        if not found:
+        if not found or self._thread is None:
             return
         call = self.functions_seen.get((named.path, name), 0)
         self.functions_seen[named.path, name] = call + 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any
 
 from torch import nn
@@ -19,13 +19,14 @@ class Enough(BaseException):
 
 
 class Stops:
-    """Learns from forwards that ran to their end which events come; `last` is the call up to which each is wanted, None for all.
+    """Learns from forwards that ran to their end which events come; `last` is the call up to which each is wanted, None for all;
+    `allowed` says whether a forward may end early at all.
 
     By itself it stops only where no module can come again: where one call of each place is asked for, or where in an earlier batch of the
     same shapes every place came by exactly once. Asked to stop, it takes each place's first call for its only one.
     """
 
-    def __init__(self, last: Mapping[Event, int | None], *, asked: bool, allowed: bool) -> None:
+    def __init__(self, last: Mapping[Event, int | None], *, asked: bool, allowed: Callable[[], bool]) -> None:
         self._last, self._asked, self._allowed = last, asked, allowed
         self._known: dict[Hashable, frozenset[Event]] = {}
         self._shape: Hashable = None
@@ -34,21 +35,18 @@ class Stops:
 
     def begin(self, batch: Any, *, direct: bool) -> None:
         """A forward over `batch` begins; `direct` if the model itself is called."""
-        self._shape = _shape(batch) if self._allowed and not self._asked and direct else None
+        self._shape = _shape(batch) if self._last and not self._asked and direct else None
         self._counts = {}
         self._waiting = self._expected(direct=direct)
 
     def _expected(self, *, direct: bool) -> set[Event] | None:
-        if not self._allowed or not self._last:
+        if not self._last or not (self._asked or direct):
             return None
         if self._asked:
             return set(self._known.get(None, self._last))
-        if not direct:
-            return None
-        if all(last is not None for last in self._last.values()):
-            return set(self._last)
-        known = self._known.get(self._shape)
-        return None if known is None else set(known)
+        one_call_each = all(last is not None for last in self._last.values())
+        known = self._last.keys() if one_call_each else self._known.get(self._shape)
+        return set(known) if known is not None and self._allowed() else None
 
     def came(self, event: Event, call: int) -> bool:
         """Note a delivery; True if it was the last one that is waited for."""
@@ -92,4 +90,4 @@ def may_stop(model: nn.Module) -> bool:
 
 def _cleans_up(module: nn.Module) -> bool:
     """Whether a wrapper puts weights away after each forward."""
-    return hasattr(module, "_hf_hook") or any("FSDP" in c.__name__ for c in type(module).__mro__)
+    return "_hf_hook" in vars(module) or any("FSDP" in c.__name__ for c in type(module).__mro__)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -16,9 +15,9 @@ from ..._core._miss import alternatives
 from ..._core._pattern import Pattern, Want
 from ..._core._scope import Scope
 from ..._core._select import Matcher, Selectable, Selection, select, select_sites
-from ..._core._site import PARAM_KINDS, Kind, Site
+from ..._core._site import MODULE_KINDS, PARAM_KINDS, Kind, Site
 from ..._core._term import Term, Union, leaves
-from ..._taps._inventory import NamedModule, candidates, modules
+from ..._taps._inventory import NamedModule, bases, candidates, modules
 
 UNWRITTEN: tuple[Kind, ...] = ("output",)  # what a path without a kind stands for
 
@@ -28,6 +27,7 @@ class Wanted:
     """`sites` are those that may deliver, before it is known which tensors there are inside; `labels` are the functions to be seen."""
 
     selection: Selection
+    inside: tuple[NamedModule, ...]
     sites: tuple[Site, ...]
     every: tuple[Site, ...]
     labels: tuple[str, ...]
@@ -74,6 +74,11 @@ class Wanted:
         """The parameters wanted."""
         return [site for site in self.sites if site.kind == kind]
 
+    @property
+    def has_parameters(self) -> bool:
+        """Whether any is wanted, or its gradient."""
+        return any(site.kind in PARAM_KINDS for site in self.sites)
+
     @cached_property
     def has_gradients(self) -> bool:
         """Whether anything arrives only in a backward."""
@@ -82,35 +87,52 @@ class Wanted:
 
 def resolve(model: nn.Module, selection: Selectable) -> Wanted:
     """Raises `SelectionError` where a part of the selection matches no site of the model."""
-    chosen = select(selection)
-    inside = modules(model)
-    callable_paths = {named.path for named in inside if _has_forward(named.module)}
-    every = [site for site in candidates(model) if site.kind in PARAM_KINDS or site.path in callable_paths]
+    chosen, inside = select(selection), tuple(modules(model))
     labels = tuple(dict.fromkeys(_labels(chosen.term)))
-    every += [Site(-1, n.path, "output", label=_plain(label), module=n.path, aliases=n.aliases) for n in inside for label in labels]
-    sites = _strictly(every, chosen, inside)
+    every = [*_of_modules(inside, labels), *(_of_parameters(model) if _asks_for_parameters(chosen.term) else ())]
+    try:
+        sites = select_sites(every, chosen, kinds=UNWRITTEN, leaves=False)
+    except SelectionError:
+        _refuse_containers(chosen, inside)
+        # once more with the parameters: a path without a kind may be that of one
+        sites = select_sites([*_of_modules(inside, labels), *_of_parameters(model)], chosen, kinds=UNWRITTEN, leaves=False)
     if any(site.kind == "update" for site in sites):
         raise UsageError("an update is what an optimizer's step did, and no forward has one: record it with hookscope.watch")
-    return Wanted(chosen, tuple(sites), tuple(every), labels, chosen.among(every, kinds=UNWRITTEN))
+    return Wanted(chosen, inside, tuple(sites), tuple(every), labels, chosen.among(every, kinds=UNWRITTEN))
 
 
-def _strictly(every: Sequence[Site], chosen: Selection, inside: Sequence[NamedModule]) -> list[Site]:
-    try:
-        return select_sites(every, chosen, kinds=UNWRITTEN, leaves=False)
-    except SelectionError:
-        for named in inside:
-            if not _has_forward(named.module) and chosen.among([Site(-1, named.path, "output")], kinds=UNWRITTEN).matches(
-                Site(-1, named.path, "output")
-            ):
-                raise SelectionError(
-                    f"{named.path!r} is a {type(named.module).__name__}, which is never called: choose what is in it, '{named.path}.*'"
-                ) from None
-        raise
+def _of_modules(inside: Sequence[NamedModule], labels: Sequence[str]) -> Iterator[Site]:
+    """The sites of modules that can be called, and of the functions in them."""
+    known = {type(named.module): (bases(named.module), _has_forward(type(named.module))) for named in inside}
+    for named in inside:
+        of, called = known[type(named.module)]
+        for kind in MODULE_KINDS if called else ():
+            yield Site(-1, named.path, kind, module=named.path, bases=of, aliases=named.aliases)
+        for label in labels:
+            yield Site(-1, named.path, "output", label=_plain(label), module=named.path, aliases=named.aliases)
 
 
-def _has_forward(module: nn.Module) -> bool:
-    """Whether it can be called at all: a `ModuleList` cannot."""
-    return getattr(inspect.getattr_static(type(module), "forward"), "__name__", "") != "_forward_unimplemented"
+def _of_parameters(model: nn.Module) -> list[Site]:
+    return [site for site in candidates(model) if site.kind in PARAM_KINDS]
+
+
+def _asks_for_parameters(term: Term) -> bool:
+    """Whether a kind of parameters is written out; without one, none is meant."""
+    return any(isinstance(leaf, Pattern) and leaf.of_parameters for leaf in leaves(term))
+
+
+def _refuse_containers(chosen: Selection, inside: Sequence[NamedModule]) -> None:
+    for named in inside:
+        site = Site(-1, named.path, "output", module=named.path)
+        if not _has_forward(type(named.module)) and chosen.among([site], kinds=UNWRITTEN).matches(site):
+            raise SelectionError(
+                f"{named.path!r} is a {type(named.module).__name__}, which is never called: choose what is in it, '{named.path}.*'"
+            )
+
+
+def _has_forward(kind: type[nn.Module]) -> bool:
+    """Whether its modules can be called at all: a `ModuleList` cannot. A scripted class cannot be asked for its `forward`."""
+    return any("forward" in vars(c) for c in kind.__mro__ if c is not nn.Module)
 
 
 def _labels(term: Term) -> Iterator[str]:
