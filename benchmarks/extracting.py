@@ -2,7 +2,7 @@
 
 Both alternate in one process on one model and one batch, so that a machine that slows down slows both; shown is the median of the ratios
 in time of the processor used by this thread, with the quartiles. Each way has a process of its own, since some change torch for good.
-One thread. A peer that is not installed is left out (`pip install "hookscope[bench]"`); baukit is on no package index.
+One thread. A peer that is not installed is left out (`pip install "hookscope[bench-peers]"`); baukit is on no package index.
 
     python benchmarks/extracting.py [WAY ...]
 """
