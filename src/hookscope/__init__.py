@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ._core._finding import Diagnosis, Finding
     from ._core._select import Selection, select
     from ._core._site import Site
-    from ._lab import diagnose_dead_neurons, find_nonfinite, replay
+    from ._lab import Extracted, Pool, capture, diagnose_dead_neurons, extract, find_nonfinite, replay
     from ._origin import Verdict
     from ._record import Incident, Run, Series
     from ._rules import diagnose
@@ -37,6 +37,7 @@ __version__ = "0.1.0"
 _HOME = {
     "AttachError": "_core._errors",
     "Diagnosis": "_core._finding",
+    "Extracted": "_lab",
     "Finding": "_core._finding",
     "FindingError": "_core._errors",
     "FindingWarning": "_core._errors",
@@ -45,6 +46,7 @@ _HOME = {
     "HookscopeWarning": "_core._errors",
     "Incident": "_record",
     "NonFiniteError": "_core._errors",
+    "Pool": "_lab",
     "Run": "_record",
     "RunError": "_core._errors",
     "RunExistsError": "_core._errors",
@@ -55,8 +57,10 @@ _HOME = {
     "Site": "_core._site",
     "UsageError": "_core._errors",
     "Verdict": "_origin",
+    "capture": "_lab",
     "diagnose": "_rules",
     "diagnose_dead_neurons": "_lab",
+    "extract": "_lab",
     "find_nonfinite": "_lab",
     "replay": "_lab",
     "select": "_core._select",
@@ -66,6 +70,7 @@ _HOME = {
 __all__ = [
     "AttachError",
     "Diagnosis",
+    "Extracted",
     "Finding",
     "FindingError",
     "FindingWarning",
@@ -74,6 +79,7 @@ __all__ = [
     "HookscopeWarning",
     "Incident",
     "NonFiniteError",
+    "Pool",
     "Run",
     "RunError",
     "RunExistsError",
@@ -84,8 +90,10 @@ __all__ = [
     "Site",
     "UsageError",
     "Verdict",
+    "capture",
     "diagnose",
     "diagnose_dead_neurons",
+    "extract",
     "find_nonfinite",
     "replay",
     "select",

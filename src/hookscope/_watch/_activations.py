@@ -189,8 +189,9 @@ class Activations:
         if not torch.is_grad_enabled():
             self.segments.ran(tap, call)
         for path, tensor in leaves(output):
-            slot = self._slot(tap, path, call, tensor)
-            if slot is not None:
+            if (path, call) not in tap.slots:
+                tap.add_slot(self, path, call, tensor)
+            if (slot := tap.slots[path, call]) is not None:
                 self._fill(tap, slot, tensor, args, kwargs)
 
     def _fill(self, tap: Tap, slot: Slot, tensor: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -235,12 +236,6 @@ class Activations:
             self._outputs.append((slot, source.output_row))
         return source
 
-    def _slot(self, tap: Tap, path: str, call: int, tensor: torch.Tensor) -> Slot | None:
-        try:
-            return tap.slots[path, call]
-        except KeyError:
-            return tap.add_slot(self, path, call, tensor)
-
     def end_evaluation(self) -> None:
         """What was read in eval mode and left without a backward is no part of the micro-batch that comes."""
         if self._was_training is False:
@@ -249,10 +244,7 @@ class Activations:
 
     def read_loss(self, root: torch.Tensor) -> None:
         """Stats of what a backward starts from. If that fails, the steps can do without."""
-        try:
-            self.extras.read_loss(root, self._seq)
-        except Exception as error:
-            self.fail(error)
+        self._guarded(self.extras.read_loss, root, self._seq)
 
     def read_micro(self, site: Site, grad: torch.Tensor) -> None:
         """What a backward has brought to a parameter."""

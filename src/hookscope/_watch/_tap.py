@@ -37,15 +37,14 @@ class Tap:
         self.input_site = replace(self.site, kind="input")
         self.is_linear = self.site.bases[:1] == (_LINEAR,)
 
-    def add_slot(self, owner: Activations, path: str, call: int, tensor: torch.Tensor) -> Slot | None:
-        """Make the slot for what a call returns at `path`, of which `tensor` is the first; None if nothing of it is wanted."""
+    def add_slot(self, owner: Activations, path: str, call: int, tensor: torch.Tensor) -> None:
+        """Make the slot for what a call returns at `path`, of which `tensor` is the first; it is None if nothing of it is wanted."""
         wanted: tuple[Kind, ...] = ("output", "output_grad") if tensor.is_floating_point() or tensor.is_complex() else ("output",)
         numbers = [owner.table.add(replace(self.site, kind=kind, output_path=path, **tensor_facts(tensor))) for kind in wanted]
         places = [(number, owner.store.row(tensor) if number >= 0 else None) for number in [*numbers, -1][:2]]
         self.slots[path, call] = slot = Slot(owner, call, *places) if max(numbers) >= 0 else None
         if not (path or call):
             self.first = slot
-        return slot
 
 
 @dataclass(frozen=True, slots=True)
