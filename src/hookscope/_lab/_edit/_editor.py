@@ -1,0 +1,126 @@
+"""Does the ops of a plan in the hooks, and counts what acted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..._core._site import Site
+from ..._taps._leaves import call_leaves, leaves
+from ._layout import Layout
+from ._moments import Moment, Moments
+from ._op import applied
+from ._place import Place
+from ._plan import Planned, Target
+from ._rebuild import rebuilt
+
+Leaves = list[tuple[str, torch.Tensor]]
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """A module, or a parameter, with what is done at its sites; a target is None where nothing is."""
+
+    layout: Layout
+    input: Target | None = None
+    output: Target | None = None
+    gradient: Target | None = None
+
+    @property
+    def timed(self) -> tuple[bool, bool]:
+        """Whether calls are counted before the forward, and after it."""
+        return self.input is not None and self.input.timed, any(t is not None and t.timed for t in (self.output, self.gradient))
+
+
+class Editor:
+    """`guard` wraps every action: what fails in one takes the whole edit off before the program sees it."""
+
+    def __init__(self, guard: Callable[[], AbstractContextManager[None]]) -> None:
+        self.guard = guard
+        self.moments = Moments()
+        self.acted: Counter[int] = Counter()  # by number of the entry in the plan
+        self.counts: Counter[str] = Counter()  # by name of the site
+
+    def before(self, spot: Spot, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The arguments as edited; None where nothing has changed."""
+        assert spot.input is not None
+        with self.guard():
+            moment = self.moments.now((id(spot), "input"), counted=spot.timed[0])
+            new = self._edited(spot.input, spot.layout, call_leaves(args, kwargs), moment)
+            return _arguments(args, kwargs, new) if new else None
+
+    def after(self, spot: Spot, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+        """The output as edited, its gradients hooked; None where nothing has changed."""
+        with self.guard():
+            moment = self.moments.now((id(spot), "output"), counted=spot.timed[1])
+            new = {} if spot.output is None else self._edited(spot.output, spot.layout, leaves(output), moment)
+            output = rebuilt(output, new) if new else output
+            if spot.gradient is not None and torch.is_grad_enabled():
+                aliases = self._hook_gradients(spot, call_leaves(args, kwargs), leaves(output), moment)
+                output, new = rebuilt(output, aliases) if aliases else output, {**new, **aliases}
+            return output if new else None
+
+    def gradient(self, target: Target, place: Place, grad: torch.Tensor | None) -> torch.Tensor | None:
+        """A gradient as edited; None leaves it as it is."""
+        if grad is None:  # of an output that the loss does not use
+            return None
+        with self.guard():
+            return self._through(target.planned, place, grad)
+
+    def parameter_gradient(self, target: Target, backwards: Iterator[int], grad: torch.Tensor | None) -> torch.Tensor | None:
+        """The gradient of a parameter as edited: its steps are the backwards that have brought it one."""
+        return self.gradient(target, Place(target.site, Layout("first"), step=next(backwards)), grad)
+
+    def _edited(self, target: Target, layout: Layout, found: Leaves, moment: Moment) -> dict[str, torch.Tensor]:
+        """The new tensors by path."""
+        tensors, new = dict(found), dict[str, torch.Tensor]()
+        for one in target.planned:
+            for path in one.wants(target.site, found):
+                place = _place(target.site, layout, path, moment)
+                result = self._through([one], place, tensors[path])
+                if result is not None:
+                    tensors[path] = new[path] = result
+        return new
+
+    def _through(self, planned: Sequence[Planned], place: Place, value: torch.Tensor) -> torch.Tensor | None:
+        changed = None
+        for one in planned:
+            if one.acts(place.site, call=place.call, step=place.step):
+                result = applied(one.op, value, place)
+                if result is not None:
+                    changed = value = result
+                    self.acted[one.number] += 1
+                    self.counts[place.site.name] += 1
+        return changed
+
+    def _hook_gradients(self, spot: Spot, given: Leaves, found: Leaves, moment: Moment) -> dict[str, torch.Tensor]:
+        """Hook the tensors that are meant; returns those that had to become tensors of their own for it, by path."""
+        target, aliases = spot.gradient, dict[str, torch.Tensor]()
+        assert target is not None
+        wanted = {path: [one for one in target.planned if path in one.wants(target.site, found)] for path, _ in found}
+        for path, tensor in found:
+            if not wanted[path] or not tensor.requires_grad:
+                continue
+            if tensor.grad_fn is None or any(tensor is other for _, other in given):
+                # A leaf would keep the hook for ever, and an argument that is handed on has a gradient by other ways, too.
+                tensor = aliases[path] = tensor.view_as(tensor)  # noqa: PLW2901  # the hook goes on the new one
+            of_path = replace(target, planned=tuple(wanted[path]))
+            tensor.register_hook(partial(self.gradient, of_path, _place(target.site, spot.layout, path, moment)))  # type: ignore[no-untyped-call]
+        return aliases
+
+
+def _place(site: Site, layout: Layout, path: str, moment: Moment) -> Place:
+    return Place(replace(site, output_path=path) if path else site, layout, moment.call, moment.step)
+
+
+def _arguments(args: tuple[Any, ...], kwargs: dict[str, Any], new: dict[str, torch.Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if len(args) == 1 and not kwargs:
+        return (rebuilt(args[0], new),), kwargs
+    return rebuilt(args, new), {key: rebuilt(value, new, f".{key}") for key, value in kwargs.items()}

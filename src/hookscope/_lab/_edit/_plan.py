@@ -1,0 +1,91 @@
+"""What a mapping of selections to ops means for one model: for each site the ops that act there, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..._core._errors import UsageError
+from ..._core._select import Matcher, select, select_sites
+from ..._core._site import Kind, Site
+from ..._taps._inventory import candidates
+from ._op import Op
+
+EDITABLE: tuple[Kind, ...] = ("input", "output", "output_grad", "param_grad")
+_NOWHERE = '["\0"]'  # an output path that no output has
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """An op as it was asked for: `number` tells the entries of the mapping apart, `text` names it in a message."""
+
+    number: int
+    text: str
+    op: Op
+    matcher: Matcher
+
+    def acts(self, site: Site, *, call: int, step: int) -> bool:
+        """Whether it acts on this call of the site."""
+        calls = self.matcher.calls(site)
+        return (calls is None or call in calls) and self.op.where.acts(call=call, step=step)
+
+    def timed(self, site: Site) -> bool:
+        """Whether it has to be known which call of the site it is."""
+        return self.op.timed or self.matcher.calls(site) is not None
+
+    def wants(self, site: Site, found: Sequence[tuple[str, torch.Tensor]]) -> list[str]:
+        """The paths of the tensors that are meant: those on the selection's output path, or else the first of floating-point numbers."""
+        if self.matcher.matches(replace(site, output_path=_NOWHERE)):
+            floating = [path for path, tensor in found if tensor.is_floating_point() or tensor.is_complex()]
+            return (floating or [path for path, _ in found])[:1]
+        # The only argument of a call is called `` and also `[0]`, as it would be among several.
+        also = "[0]" if site.kind == "input" else ""
+        return [path for path, _ in found if any(self.matcher.matches(replace(site, output_path=p)) for p in {path, also + path})]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A site, and what is done there, in order."""
+
+    site: Site
+    planned: tuple[Planned, ...]
+
+    @property
+    def timed(self) -> bool:
+        """Whether it has to be known which call it is."""
+        return any(one.timed(self.site) for one in self.planned)
+
+
+def plan(model: nn.Module, edits: Mapping[Any, Op | Iterable[Op]]) -> list[Target]:
+    """Every site that is edited. Raises `SelectionError` where a selection matches nothing, `UsageError` for what cannot be edited."""
+    if not isinstance(edits, Mapping) or not edits:
+        raise UsageError(f'edits={edits!r}: give a mapping from selections to ops, such as {{"encoder.3": hs.scale(0.5)}}')
+    possible = list(candidates(model))
+    ops: dict[Site, list[Planned]] = {}
+    number = 0
+    for selection, given in edits.items():
+        chosen = [site for site in select_sites(possible, selection, kinds=["output"], leaves=False) if _editable(site, selection)]
+        matcher = select(selection).among(possible, kinds=["output"])
+        for op in _ops(selection, given):
+            for site in chosen:
+                op.check(site)
+                ops.setdefault(site, []).append(Planned(number, f"{op!r} on {selection!r}", op, matcher))
+            number += 1
+    return [Target(site, tuple(planned)) for site, planned in ops.items()]
+
+
+def _editable(site: Site, selection: Any) -> bool:
+    if site.kind not in EDITABLE:
+        raise UsageError(f"{selection!r} means {site.name}: a {site.kind} cannot be edited; choose one of {', '.join(EDITABLE)}")
+    return True
+
+
+def _ops(selection: Any, given: Any) -> list[Op]:
+    ops = [given] if isinstance(given, Op) else given
+    if not isinstance(ops, list | tuple) or not ops or not all(isinstance(op, Op) for op in ops):
+        raise UsageError(f"{selection!r}: {given!r} is no op: give one such as hs.zero() or hs.scale(0.5), or a list of them")
+    return list(ops)
