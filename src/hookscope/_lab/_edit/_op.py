@@ -93,7 +93,7 @@ def applied(op: Op, value: torch.Tensor, place: Place) -> torch.Tensor | None:
 def _shown(value: object) -> str:
     if isinstance(value, torch.Tensor):
         return f"tensor{list(value.shape)}"
-    return getattr(value, "__qualname__", None) or (repr(value) if not hasattr(value, "keys") else f"<{type(value).__name__}>")
+    return getattr(value, "__name__", None) or (repr(value) if not hasattr(value, "keys") else f"<{type(value).__name__}>")
 
 
 def _snake(name: str) -> str:

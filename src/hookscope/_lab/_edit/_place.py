@@ -38,7 +38,7 @@ class Place:
         axis = self.layout.position_axis(value, self.unit_axis(value))
         if axis is None or self.site.kind == "param_grad":
             raise UsageError(
-                f"{self.site.name} of shape {tuple(value.shape)} has no positions: those are an axis of tensors like (batch, position, unit)"
+                f"{self.site.name} of shape {tuple(value.shape)} has no positions: those are an axis of (batch, position, unit)"
             )
         return axis
 
@@ -50,5 +50,5 @@ class Place:
         if layout.head_size is None and layout.heads is not None and units % layout.heads == 0:
             return units // layout.heads
         raise UsageError(
-            f"no module around {self.site.name} says how its {units} units divide into heads: name units instead, such as units=range(0, 64)"
+            f"no module around {self.site.name} says how its {units} units divide into heads: name units instead, as in units=range(64)"
         )

@@ -61,7 +61,8 @@ class ClipNorm(Op):
         part = value if place.mask is None else torch.where(place.mask, value, torch.zeros_like(value))
         wide = torch.float32 if value.dtype in (torch.float16, torch.bfloat16) else None
         norm = torch.linalg.vector_norm(part, dtype=wide)
-        return value * (self.max_norm / norm.clamp(min=self.max_norm)).to(value.dtype)  # so that a norm of zero has a gradient, too
+        factor: torch.Tensor = self.max_norm / norm.clamp(min=self.max_norm)
+        return value * factor.to(value.dtype)  # so that a norm of zero has a gradient, too
 
 
 @dataclass(frozen=True, repr=False)

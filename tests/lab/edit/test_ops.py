@@ -1,0 +1,272 @@
+"""Each op against the model that is edited by hand: outputs and all gradients, in float64."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import hookscope as hs
+
+from ._hand import Chain, assert_same, batch, run
+
+VECTOR = batch(6, seed=3)
+OTHER = batch(5, 6, seed=4)
+DIRECTIONS = batch(2, 6, seed=5)
+
+
+def project_out(h: torch.Tensor) -> torch.Tensor:
+    basis, _ = torch.linalg.qr(DIRECTIONS.T)
+    return h - h @ basis @ basis.T
+
+
+def without_nan(h: torch.Tensor) -> torch.Tensor:
+    return torch.where(torch.isfinite(h), h, 0.0)
+
+
+CASES: dict[str, tuple[hs.Op, Callable[[torch.Tensor], torch.Tensor]]] = {
+    "zero": (hs.zero(), lambda h: torch.zeros_like(h)),
+    "scale": (hs.scale(0.5), lambda h: 0.5 * h),
+    "scale by a vector": (hs.scale(VECTOR), lambda h: h * VECTOR),
+    "add": (hs.add(VECTOR), lambda h: h + VECTOR),
+    "add a number": (hs.add(2), lambda h: h + 2),
+    "clamp": (hs.clamp(-0.2, 0.3), lambda h: h.clamp(-0.2, 0.3)),
+    "clamp on one side": (hs.clamp(hi=0.3), lambda h: torch.minimum(h, torch.tensor(0.3, dtype=torch.float64))),
+    "mean": (hs.mean(VECTOR), lambda h: VECTOR.expand_as(h)),
+    "mean from numpy": (hs.mean(VECTOR.numpy()), lambda h: VECTOR.expand_as(h)),
+    "patch": (hs.patch(OTHER), lambda h: OTHER),
+    "swap": (hs.swap([4, 3, 2, 1, 0]), lambda h: h.flip(0)),
+    "swap of units": (hs.swap([1, 0, 2, 3, 4, 4], dim=1), lambda h: h[:, [1, 0, 2, 3, 4, 4]]),
+    "project out": (hs.project(DIRECTIONS), project_out),
+    "project onto": (hs.project(DIRECTIONS, onto=True), lambda h: h - project_out(h)),
+    "project out what is dependent": (hs.project(torch.cat([DIRECTIONS, DIRECTIONS.sum(0, keepdim=True)])), project_out),
+    "replace": (hs.replace(torch.sin), torch.sin),
+    "clip": (hs.clip_norm(1.0), lambda h: h / h.norm()),
+    "clip what is small": (hs.clip_norm(1e6), lambda h: h),
+    "zero what is not finite": (hs.zero_nonfinite(), without_nan),
+    "zero a unit": (hs.zero().at(units=2), lambda h: torch.cat([h[:, :2], 0 * h[:, 2:3], h[:, 3:]], 1)),
+    "scale units": (hs.scale(3.0).at(units=slice(1, 3)), lambda h: torch.cat([h[:, :1], 3 * h[:, 1:3], h[:, 3:]], 1)),
+    "clip some units": (hs.clip_norm(0.1).at(units=[0, 1]), lambda h: torch.cat([h[:, :2] * 0.1 / h[:, :2].norm(), h[:, 2:]], 1)),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_an_op_on_an_output_equals_the_same_arithmetic_written_into_the_model(case: str) -> None:
+    op, by_hand = CASES[case]
+    model, hand, x = Chain(), Chain(), batch()
+    hand.hand = by_hand
+    with hs.edit(model, {"first": op}):
+        edited = run(model, x)
+    assert_same(edited, run(hand, x))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_an_op_on_an_input_equals_the_same_arithmetic_written_into_the_model(case: str) -> None:
+    op, by_hand = CASES[case]
+    model, hand, x = Chain(), Chain(), batch()
+    hand.before = by_hand
+    with hs.edit(model, {"second:input": op}):
+        edited = run(model, x)
+    assert_same(edited, run(hand, x))
+
+
+def test_ops_at_one_site_act_in_the_order_written() -> None:
+    model, hand, x = Chain(), Chain(), batch()
+    hand.hand = lambda h: ((h + VECTOR) * 0.5).clamp(-0.2, 0.2)
+    with hs.edit(model, {"first": [hs.add(VECTOR), hs.scale(0.5)], nn.Linear: hs.clamp(-0.2, 0.2).at(calls=0)}):
+        edited = run(model, x)
+    want = run(hand, x)
+    torch.testing.assert_close(edited["output"], want["output"].clamp(-0.2, 0.2), rtol=1e-12, atol=1e-12)
+
+
+def test_edits_act_in_the_order_in_which_they_were_made_whichever_is_closed_first() -> None:
+    model, x = Chain(), batch()
+    first = model.first(x)
+    with hs.edit(model, {"first": hs.add(1.0)}), hs.edit(model, {"first": hs.scale(2.0)}), hs.edit(model, {"first": hs.add(3.0)}):
+        assert torch.equal(model.first(x), (first + 1) * 2 + 3)
+    a, b = hs.edit(model, {"first": hs.add(1.0)}), hs.edit(model, {"first": hs.scale(2.0)})
+    model.first(x)
+    a.close()
+    assert torch.equal(model.first(x), first * 2)
+    b.close()
+    assert torch.equal(model.first(x), first)
+
+
+def test_a_steering_vector_that_requires_grad_receives_its_gradient() -> None:
+    model, x = Chain(), batch()
+    vector = VECTOR.clone().requires_grad_()
+    with hs.edit(model, {"second:input": hs.add(vector)}):
+        model(x).sum().backward()
+    torch.testing.assert_close(vector.grad, 5 * model.second.weight.sum(0))
+
+
+def test_a_patch_hands_gradients_to_its_source_and_none_to_what_it_replaces() -> None:
+    model, source = Chain(), OTHER.clone().requires_grad_()
+    with hs.edit(model, {"norm": hs.patch(source)}):
+        model(batch()).sum().backward()
+    torch.testing.assert_close(source.grad, model.second.weight.sum(0).expand(5, 6))
+    assert model.first.weight.grad is None or not model.first.weight.grad.any()
+
+
+def test_gradients_reach_nothing_through_a_nan_that_was_zeroed() -> None:
+    x = torch.tensor([[1.0, float("nan"), float("inf")]], requires_grad=True)
+    model = nn.Sequential(nn.Identity(), nn.Identity())
+    with hs.edit(model, {"0": hs.zero_nonfinite()}):
+        y = model(x)
+    y.sum().backward()
+    assert y.tolist() == [[1.0, 0.0, 0.0]]
+    assert x.grad is not None
+    assert x.grad.tolist() == [[1.0, 0.0, 0.0]]
+
+
+def test_clipping_a_tensor_of_zeros_gives_finite_gradients() -> None:
+    x = torch.zeros(3, requires_grad=True)
+    model = nn.Sequential(nn.Identity())
+    with hs.edit(model, {"0": hs.clip_norm(1.0)}):
+        model(x).sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [1.0, 1.0, 1.0]
+
+
+def test_what_the_user_gave_and_what_autograd_saved_is_not_written_to() -> None:
+    model, x = nn.Sequential(nn.Sigmoid(), nn.Identity()), batch().requires_grad_()  # sigmoid saves its output
+    seen = []
+    handle = model[0].register_forward_hook(lambda m, args, out: seen.extend([args[0], out]))
+    ops = [hs.scale(0.5), hs.add(1.0), hs.clamp(0, 1), hs.noise(0.1), hs.swap([1, 0, 2, 3, 4]), hs.zero_nonfinite(), hs.clip_norm(0.1)]
+    ops += [op.at(units=0) for op in (*ops, hs.zero(), hs.patch(torch.ones(5, 4)), hs.mean(torch.ones(4)), hs.replace(torch.sin))]
+    grads = []
+    with hs.edit(model, {"0:input": ops, "0": ops, "1:input": ops, "0:output_grad": ops}):
+        y = model(x)
+        seen[1].register_hook(lambda grad: grads.append((grad, grad._version)))
+        y.backward(came := torch.ones_like(y))
+    handle.remove()
+    assert torch.equal(x.detach(), batch())
+    assert [tensor._version for tensor in (x, *seen)] == [0] * (1 + len(seen))
+    assert torch.equal(came, torch.ones_like(y))
+    assert [grad._version for grad, version in grads] == [0]
+
+
+def test_a_mapping_is_looked_up_by_name_by_path_and_by_site() -> None:
+    model, x = Chain(), batch()
+    [site] = hs.sites(model, "first:output")
+    for key in ("first:output", "first", site):
+        with hs.edit(model, {"first": hs.mean({key: VECTOR, "second": torch.zeros(3)})}):
+            assert torch.equal(model.first(x), VECTOR.expand(5, 6))
+        with hs.edit(model, {"first": hs.patch({key: OTHER})}):
+            assert torch.equal(model.first(x), OTHER)
+
+
+def test_a_mapping_without_the_site_is_an_error_that_names_what_is_near() -> None:
+    model = Chain()
+    with pytest.raises(hs.UsageError, match=r"mean\(\.\.\.\) holds nothing for first:output: did you mean 'frist:output'\?"):
+        hs.edit(model, {"first": hs.mean({"frist:output": VECTOR})})
+    with pytest.raises(hs.UsageError, match=r"patch\(\.\.\.\) holds nothing for first:output: it is empty"):
+        hs.edit(model, {"first": hs.patch({})})
+
+
+def test_a_list_to_patch_from_has_a_value_for_each_call() -> None:
+    layer = nn.Identity()
+    model = nn.Sequential(layer, layer)
+    values = [torch.full((2,), 1.0), torch.full((2,), 2.0)]
+    seen = []
+    with hs.edit(model, {"0": hs.patch(values)}):
+        handle = layer.register_forward_hook(lambda m, a, out: seen.append(out[0].item()))
+        model(torch.zeros(2))
+        model(torch.zeros(2))
+    handle.remove()
+    assert seen == [1.0, 2.0, 1.0, 2.0]
+    e = hs.edit(model, {"0": hs.patch(values[:1])})
+    with pytest.raises(hs.UsageError, match=r"holds 1 calls of 0:output and not call 1: narrow it by at\(calls=\.\.\.\)"):
+        model(torch.zeros(2))
+    assert e.closed
+
+
+def test_noise_has_its_standard_deviation_and_leaves_the_programs_random_state_alone() -> None:
+    model, x = nn.Sequential(nn.Identity()), torch.zeros(200, 500, dtype=torch.float64)
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    with hs.edit(model, {"0": hs.noise(0.5, seed=1)}):
+        first, second = model(x), model(x)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert abs(first.std().item() - 0.5) < 0.01
+    assert abs(first.mean().item()) < 0.01
+    assert abs(torch.corrcoef(torch.stack([first.flatten(), second.flatten()]))[0, 1].item()) < 0.02
+    with hs.edit(model, {"0": hs.noise(0.5, seed=1)}):
+        assert torch.equal(model(x), first)
+    with hs.edit(model, {"0": hs.noise(0.5, seed=2)}):
+        assert not torch.equal(model(x), first)
+
+
+def test_an_op_is_data_that_pickles_compares_and_shows_itself() -> None:
+    import pickle
+
+    ops = [hs.zero(), hs.scale(0.5), hs.add(VECTOR), hs.clamp(0, 6), hs.noise(0.1, seed=4), hs.patch({"a": VECTOR}), hs.mean(VECTOR)]
+    ops += [hs.swap([1, 0]), hs.project(VECTOR), hs.replace(torch.relu), hs.clip_norm(1), hs.zero_nonfinite()]
+    for op in [op.at(units=[1, 2], positions=-1, calls=slice(0, 3), steps=0, axis=1) for op in ops]:
+        again = pickle.loads(pickle.dumps(op))
+        assert repr(again) == repr(op)
+        assert again.where == op.where
+    assert repr(hs.clamp(0, 6).at(units=[0, 2], positions=-1)) == "hs.clamp(0, 6).at(units=[0, 2], positions=-1)"
+    assert repr(hs.add(VECTOR)) == "hs.add(tensor[6])"
+    assert repr(hs.replace(operator.neg)) == "hs.replace(neg)"
+    assert hs.clamp(0, 6).at(units=1) == hs.clamp(0, 6).at(units=[1]) != hs.clamp(0, 6)
+
+
+WRONG = {
+    "clamp() holds nothing: give lo, hi or both": lambda: hs.clamp(),
+    "clamp(lo=2, hi=1) leaves no value: lo has to be at most hi": lambda: hs.clamp(2, 1),
+    "max_norm=0 leaves nothing: give a number above 0, or use hs.zero()": lambda: hs.clip_norm(0),
+    "std=-1 is no standard deviation: give a number from 0 up": lambda: hs.noise(-1),
+    "directions are all zero: they span nothing to project out": lambda: hs.project(torch.zeros(3)),
+    "directions hold NaN or Inf: give finite vectors": lambda: hs.project(torch.tensor([np.nan])),
+    "directions of shape (2, 2, 2): give one vector over the units, or a matrix with one in each row": lambda: hs.project(torch.ones(2, 2, 2)),
+    "swap([0, 2]) is no order: name an index from 0 to one less than their count for each place": lambda: hs.swap([0, 2]),
+    "replace(3) has no function: give one that takes a tensor and returns a tensor": lambda: hs.replace(3),
+    "the vector is a str, which is no tensor: give a number, an array or a tensor": lambda: hs.add("x"),
+    "units=[] picks nothing: leave it out to mean all": lambda: hs.zero().at(units=[]),
+    "units=1.5 picks nothing: give a whole number, a slice or several whole numbers": lambda: hs.zero().at(units=1.5),
+    "calls=-1: calls are counted from 0, since nobody knows yet how many there will be": lambda: hs.zero().at(calls=-1),
+    "steps=slice(-2, None, None): steps are counted from 0, since nobody knows yet how many there will be": lambda: hs.zero().at(
+        steps=slice(-2, None)
+    ),
+}
+
+
+@pytest.mark.parametrize("message", WRONG)
+def test_wrong_numbers_are_refused_when_the_op_is_made(message: str) -> None:
+    with pytest.raises(hs.UsageError) as error:
+        WRONG[message]()
+    assert str(error.value) == message
+
+
+LATE = {
+    "the vector of shape (5,) does not fit first:output of shape (2, 6): give that shape, one that broadcasts to it, "
+    "or 6 numbers, one for each unit": hs.add(torch.ones(5)),
+    "the patch of shape (3, 6) does not fit first:output of shape (2, 6): give that shape, one that broadcasts to it, "
+    "or 6 numbers, one for each unit": hs.patch(torch.ones(3, 6)),
+    "directions of 5 numbers do not fit first:output, which has 6 units": hs.project(torch.ones(5)),
+    "swap of 3 along dim 0 does not fit first:output of shape (2, 6): name each index of that dim once": hs.swap([0, 1, 2]),
+    "first:output has no unit 6: there are 6, numbered from 0 to 5": hs.zero().at(units=6),
+    "no module around first:output says how its 6 units divide into heads: name units instead, as in units=range(64)": hs.zero().at(heads=0),
+    "first:output of shape (2, 6) has no positions: those are an axis of (batch, position, unit)": hs.zero().at(positions=0),
+    "axis=2 is none of the 2 axes of first:output, whose shape is (2, 6)": hs.zero().at(units=0, axis=2),
+    "hs.replace(sum) made shape () of first:output: give back a tensor of its shape, (2, 6)": hs.replace(torch.sum),
+    "hs.replace(len) made a int of first:output: give back a tensor of its shape, (2, 6)": hs.replace(len),
+}
+
+
+@pytest.mark.parametrize("message", LATE)
+def test_what_does_not_fit_raises_in_the_forward_and_takes_the_edit_off(message: str) -> None:
+    model, x = Chain(), batch(2, 4)
+    plain = model(x)
+    e = hs.edit(model, {"first": LATE[message]})
+    with pytest.raises(hs.UsageError) as error:
+        model(x)
+    assert str(error.value) == message
+    assert e.closed
+    assert torch.equal(model(x), plain)
+    assert not model.first._forward_hooks
