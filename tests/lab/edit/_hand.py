@@ -37,7 +37,7 @@ def run(model: nn.Module, x: torch.Tensor) -> dict[str, torch.Tensor]:
     y = model(x)
     (y * batch(*y.shape, seed=7)).sum().backward()
     wanted = {"input": x, **dict(model.named_parameters())}
-    return {"output": y.detach(), **{name: torch.zeros(()) if t.grad is None else t.grad.clone() for name, t in wanted.items()}}
+    return {"output": y.detach(), **{name: torch.zeros_like(t) if t.grad is None else t.grad.clone() for name, t in wanted.items()}}
 
 
 def assert_same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor], *, exact: bool = False) -> None:

@@ -29,15 +29,15 @@ def without_nan(h: torch.Tensor) -> torch.Tensor:
 
 
 CASES: dict[str, tuple[hs.Op, Callable[[torch.Tensor], torch.Tensor]]] = {
-    "zero": (hs.zero(), lambda h: torch.zeros_like(h)),
+    "zero": (hs.zero(), torch.zeros_like),
     "scale": (hs.scale(0.5), lambda h: 0.5 * h),
     "scale by a vector": (hs.scale(VECTOR), lambda h: h * VECTOR),
     "add": (hs.add(VECTOR), lambda h: h + VECTOR),
     "add a number": (hs.add(2), lambda h: h + 2),
     "clamp": (hs.clamp(-0.2, 0.3), lambda h: h.clamp(-0.2, 0.3)),
     "clamp on one side": (hs.clamp(hi=0.3), lambda h: torch.minimum(h, torch.tensor(0.3, dtype=torch.float64))),
-    "mean": (hs.mean(VECTOR), lambda h: VECTOR.expand_as(h)),
-    "mean from numpy": (hs.mean(VECTOR.numpy()), lambda h: VECTOR.expand_as(h)),
+    "mean": (hs.mean(VECTOR), VECTOR.expand_as),
+    "mean from numpy": (hs.mean(VECTOR.numpy()), VECTOR.expand_as),
     "patch": (hs.patch(OTHER), lambda h: OTHER),
     "swap": (hs.swap([4, 3, 2, 1, 0]), lambda h: h.flip(0)),
     "swap of units": (hs.swap([1, 0, 2, 3, 4, 4], dim=1), lambda h: h[:, [1, 0, 2, 3, 4, 4]]),
@@ -217,13 +217,15 @@ def test_an_op_is_data_that_pickles_compares_and_shows_itself() -> None:
 
 
 WRONG = {
-    "clamp() holds nothing: give lo, hi or both": lambda: hs.clamp(),
+    "clamp() holds nothing: give lo, hi or both": hs.clamp,
     "clamp(lo=2, hi=1) leaves no value: lo has to be at most hi": lambda: hs.clamp(2, 1),
     "max_norm=0 leaves nothing: give a number above 0, or use hs.zero()": lambda: hs.clip_norm(0),
     "std=-1 is no standard deviation: give a number from 0 up": lambda: hs.noise(-1),
     "directions are all zero: they span nothing to project out": lambda: hs.project(torch.zeros(3)),
     "directions hold NaN or Inf: give finite vectors": lambda: hs.project(torch.tensor([np.nan])),
-    "directions of shape (2, 2, 2): give one vector over the units, or a matrix with one in each row": lambda: hs.project(torch.ones(2, 2, 2)),
+    "directions of shape (2, 2, 2): give one vector over the units, or a matrix with one in each row": lambda: hs.project(
+        torch.ones(2, 2, 2)
+    ),
     "swap([0, 2]) is no order: name an index from 0 to one less than their count for each place": lambda: hs.swap([0, 2]),
     "replace(3) has no function: give one that takes a tensor and returns a tensor": lambda: hs.replace(3),
     "the vector is a str, which is no tensor: give a number, an array or a tensor": lambda: hs.add("x"),
@@ -251,7 +253,9 @@ LATE = {
     "directions of 5 numbers do not fit first:output, which has 6 units": hs.project(torch.ones(5)),
     "swap of 3 along dim 0 does not fit first:output of shape (2, 6): name each index of that dim once": hs.swap([0, 1, 2]),
     "first:output has no unit 6: there are 6, numbered from 0 to 5": hs.zero().at(units=6),
-    "no module around first:output says how its 6 units divide into heads: name units instead, as in units=range(64)": hs.zero().at(heads=0),
+    "no module around first:output says how its 6 units divide into heads: name units instead, as in units=range(64)": hs.zero().at(
+        heads=0
+    ),
     "first:output of shape (2, 6) has no positions: those are an axis of (batch, position, unit)": hs.zero().at(positions=0),
     "axis=2 is none of the 2 axes of first:output, whose shape is (2, 6)": hs.zero().at(units=0, axis=2),
     "hs.replace(sum) made shape () of first:output: give back a tensor of its shape, (2, 6)": hs.replace(torch.sum),

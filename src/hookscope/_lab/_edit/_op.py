@@ -87,7 +87,10 @@ def applied(op: Op, value: torch.Tensor, place: Place) -> torch.Tensor | None:
         what = f"shape {tuple(new.shape)}" if isinstance(new, torch.Tensor) else f"a {type(new).__name__}"
         raise UsageError(f"{op!r} made {what} of {place.site.name}: give back a tensor of its shape, {tuple(value.shape)}")
     new = new.to(value.device, value.dtype)
-    return new if chosen is None else torch.where(chosen, new, value)
+    if chosen is None and (new.requires_grad or not value.requires_grad or not torch.is_grad_enabled()):
+        return new
+    # What has been replaced as a whole stays in the graph, with gradients of zero, as the parts of it do that are replaced.
+    return torch.where(torch.ones((), dtype=torch.bool, device=value.device) if chosen is None else chosen, new, value)
 
 
 def _shown(value: object) -> str:

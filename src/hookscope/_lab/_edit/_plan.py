@@ -21,30 +21,32 @@ _NOWHERE = '["\0"]'  # an output path that no output has
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """An op as it was asked for: `number` tells the entries of the mapping apart, `text` names it in a message."""
+    """An op as it was asked for: `number` tells the entries of the mapping apart, `text` names it in a message.
+
+    `matcher` knows sites with output paths, `without_paths` those that stand for a whole output.
+    """
 
     number: int
     text: str
     op: Op
     matcher: Matcher
+    without_paths: Matcher
 
     def acts(self, site: Site, *, call: int, step: int) -> bool:
         """Whether it acts on this call of the site."""
-        calls = self.matcher.calls(site)
-        return (calls is None or call in calls) and self.op.where.acts(call=call, step=step)
+        chosen = [self.matcher.calls(named) for named in _named(site)]
+        return any(calls is None or call in calls for calls in chosen) and self.op.where.acts(call=call, step=step)
 
     def timed(self, site: Site) -> bool:
         """Whether it has to be known which call of the site it is."""
-        return self.op.timed or self.matcher.calls(site) is not None
+        return self.op.timed or self.without_paths.calls(site) is not None
 
     def wants(self, site: Site, found: Sequence[tuple[str, torch.Tensor]]) -> list[str]:
         """The paths of the tensors that are meant: those on the selection's output path, or else the first of floating-point numbers."""
         if self.matcher.matches(replace(site, output_path=_NOWHERE)):
             floating = [path for path, tensor in found if tensor.is_floating_point() or tensor.is_complex()]
             return (floating or [path for path, _ in found])[:1]
-        # The only argument of a call is called `` and also `[0]`, as it would be among several.
-        also = "[0]" if site.kind == "input" else ""
-        return [path for path, _ in found if any(self.matcher.matches(replace(site, output_path=p)) for p in {path, also + path})]
+        return [path for path, _ in found if any(map(self.matcher.matches, _named(replace(site, output_path=path))))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +71,18 @@ def plan(model: nn.Module, edits: Mapping[Any, Op | Iterable[Op]]) -> list[Targe
     number = 0
     for selection, given in edits.items():
         chosen = [site for site in select_sites(possible, selection, kinds=["output"], leaves=False) if _editable(site, selection)]
-        matcher = select(selection).among(possible, kinds=["output"])
+        matcher, without = (select(selection).among(possible, kinds=["output"], leaves=leaves) for leaves in (True, False))
         for op in _ops(selection, given):
             for site in chosen:
                 op.check(site)
-                ops.setdefault(site, []).append(Planned(number, f"{op!r} on {selection!r}", op, matcher))
+                ops.setdefault(site, []).append(Planned(number, f"{op!r} on {selection!r}", op, matcher, without))
             number += 1
     return [Target(site, tuple(planned)) for site, planned in ops.items()]
+
+
+def _named(site: Site) -> list[Site]:
+    """The site as it may be selected: a call's only argument, a tensor, has no output path, and may be called `[0]` as among several."""
+    return [site, replace(site, output_path="[0]")] if site.kind == "input" and not site.output_path else [site]
 
 
 def _editable(site: Site, selection: Any) -> bool:
