@@ -78,6 +78,7 @@ NET = Net()
 PLAIN = once(NET)
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(EDITS, min_size=1, max_size=3), st.randoms(use_true_random=False))
 def test_any_composition_of_edits_is_undone_to_the_bit(several: list, random) -> None:

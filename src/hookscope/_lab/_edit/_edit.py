@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -18,6 +19,7 @@ from ..._taps._inventory import NamedModule, modules, parameters
 from ._editor import Editor, Spot
 from ._hook import after_forward, before_forward
 from ._layout import layout_of
+from ._moments import is_stop
 from ._op import Op
 from ._plan import Target, plan
 from ._uncompiled import run_uncompiled
@@ -45,7 +47,8 @@ class Edit:
         self._targets = plan(model, edits)
         self._editor = Editor(self._guard)
         with ExitStack() as undo:
-            undo.callback(run_uncompiled())
+            undo.callback(compiled_again := run_uncompiled())
+            weakref.finalize(self, compiled_again)  # an edit may go with its model, never closed
             _attach(model, self._targets, self._editor, undo)
             self._undo = undo.pop_all()
         self.closed = False
@@ -57,22 +60,25 @@ class Edit:
 
     def close(self) -> None:
         """Take the edit off; a second time does nothing. Warns of ops that have never acted."""
-        if not self.closed:
-            self._remove()
-            for text in self._complaints():
-                warnings.warn(text, HookscopeWarning, stacklevel=2)
+        self._close(stacklevel=3)
 
     def __enter__(self) -> Edit:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if kind is None:
-            self.close()
+            self._close(stacklevel=3)
         self._remove()
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "on"
         return f"<hookscope edit of {len(self._targets)} site{'s' * (len(self._targets) != 1)} of {type(self.model).__name__}, {state}>"
+
+    def _close(self, *, stacklevel: int) -> None:
+        if not self.closed:
+            self._remove()
+            for text in self._complaints():
+                warnings.warn(text, HookscopeWarning, stacklevel=stacklevel)
 
     def _remove(self) -> None:
         self.closed = True
@@ -83,8 +89,9 @@ class Edit:
         """An op that fails takes the edit off."""
         try:
             yield
-        except BaseException:
-            self._remove()
+        except BaseException as error:
+            if not is_stop(error):
+                self._remove()
             raise
 
     def _complaints(self) -> Iterator[str]:

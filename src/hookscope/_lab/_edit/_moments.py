@@ -110,6 +110,11 @@ class Moments:
         return any(not segment.done and not any(getattr(token, "is_recomputed", {}).values()) for token, segment in self._segments.items())
 
 
+def is_stop(error: BaseException) -> bool:
+    """Whether it is how a checkpoint ends a rerun in which it has found all it wants; it may do so within an op."""
+    return type(error).__module__ == torch.utils.checkpoint.__name__ and type(error).__name__ == "_StopRecomputationError"
+
+
 def _may_be_checkpointed() -> bool:
     """A checkpoint saves tensors in its own way, or runs without gradients where they are on outside; the stack tells for certain."""
     if not torch.is_grad_enabled():

@@ -96,6 +96,8 @@ def applied(op: Op, value: torch.Tensor, place: Place) -> torch.Tensor | None:
 def _shown(value: object) -> str:
     if isinstance(value, torch.Tensor):
         return f"tensor{list(value.shape)}"
+    if isinstance(value, tuple) and value and isinstance(value[0], torch.Tensor):
+        return f"[{', '.join(map(_shown, value))}]"
     return getattr(value, "__name__", None) or (repr(value) if not hasattr(value, "keys") else f"<{type(value).__name__}>")
 
 
