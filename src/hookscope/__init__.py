@@ -27,8 +27,11 @@ if TYPE_CHECKING:
     from ._core._site import Site
     from ._lab import diagnose_dead_neurons, find_nonfinite
     from ._lab._edit import (
+        Ablation,
         Edit,
         Op,
+        PatchTrace,
+        ablate,
         add,
         clamp,
         clip_norm,
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
         replace,
         scale,
         swap,
+        trace_patch,
         zero,
         zero_nonfinite,
     )
@@ -52,6 +56,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
+    "Ablation": "_lab._edit",
     "AttachError": "_core._errors",
     "Diagnosis": "_core._finding",
     "Edit": "_lab._edit",
@@ -63,6 +68,7 @@ _HOME = {
     "HookscopeWarning": "_core._errors",
     "NonFiniteError": "_core._errors",
     "Op": "_lab._edit",
+    "PatchTrace": "_lab._edit",
     "Run": "_record",
     "RunError": "_core._errors",
     "RunExistsError": "_core._errors",
@@ -73,6 +79,7 @@ _HOME = {
     "Site": "_core._site",
     "UsageError": "_core._errors",
     "Verdict": "_origin",
+    "ablate": "_lab._edit",
     "add": "_lab._edit",
     "clamp": "_lab._edit",
     "clip_norm": "_lab._edit",
@@ -89,11 +96,13 @@ _HOME = {
     "select": "_core._select",
     "sites": "_taps",
     "swap": "_lab._edit",
+    "trace_patch": "_lab._edit",
     "watch": "_watch",
     "zero": "_lab._edit",
     "zero_nonfinite": "_lab._edit",
 }
 __all__ = [
+    "Ablation",
     "AttachError",
     "Diagnosis",
     "Edit",
@@ -105,6 +114,7 @@ __all__ = [
     "HookscopeWarning",
     "NonFiniteError",
     "Op",
+    "PatchTrace",
     "Run",
     "RunError",
     "RunExistsError",
@@ -115,6 +125,7 @@ __all__ = [
     "Site",
     "UsageError",
     "Verdict",
+    "ablate",
     "add",
     "clamp",
     "clip_norm",
@@ -131,6 +142,7 @@ __all__ = [
     "select",
     "sites",
     "swap",
+    "trace_patch",
     "watch",
     "zero",
     "zero_nonfinite",

@@ -68,7 +68,7 @@ class Edit:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if kind is None:
             self._close(stacklevel=3)
-        self._remove()
+        self.discard()
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "on"
@@ -76,11 +76,12 @@ class Edit:
 
     def _close(self, *, stacklevel: int) -> None:
         if not self.closed:
-            self._remove()
+            self.discard()
             for text in self._complaints():
                 warnings.warn(text, HookscopeWarning, stacklevel=stacklevel)
 
-    def _remove(self) -> None:
+    def discard(self) -> None:
+        """Take the edit off without a word about what has never acted."""
         self.closed = True
         self._undo.close()
 
@@ -91,7 +92,7 @@ class Edit:
             yield
         except BaseException as error:
             if not is_stop(error):
-                self._remove()
+                self.discard()
             raise
 
     def _complaints(self) -> Iterator[str]:

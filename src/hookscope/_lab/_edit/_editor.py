@@ -5,26 +5,25 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any
 
 import torch
 from torch import nn
 
-from ..._core._site import Site
 from ..._taps._leaves import call_leaves, leaves
 from ._layout import Layout
 from ._moments import Moment, Moments
 from ._op import applied
 from ._place import Place
-from ._plan import Planned, Target
+from ._plan import Act, Target
 from ._rebuild import rebuilt
 
 Leaves = list[tuple[str, torch.Tensor]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Spot:
     """A module, or a parameter, with what is done at its sites; a target is None where nothing is."""
 
@@ -33,7 +32,7 @@ class Spot:
     output: Target | None = None
     gradient: Target | None = None
 
-    @property
+    @cached_property
     def timed(self) -> tuple[bool, bool]:
         """Whether calls are counted before the forward, and after it."""
         return self.input is not None and self.input.timed, any(t is not None and t.timed for t in (self.output, self.gradient))
@@ -67,57 +66,57 @@ class Editor:
                 output, new = rebuilt(output, aliases) if aliases else output, {**new, **aliases}
             return output if new else None
 
-    def gradient(self, target: Target, place: Place, grad: torch.Tensor | None) -> torch.Tensor | None:
-        """A gradient as edited; None leaves it as it is."""
-        if grad is None:  # of an output that the loss does not use
-            return None
-        with self.guard():
-            return self._through(target.planned, place, grad)
-
     def parameter_gradient(self, target: Target, backwards: Iterator[int], grad: torch.Tensor | None) -> torch.Tensor | None:
         """The gradient of a parameter as edited: its steps are the backwards that have brought it one."""
-        return self.gradient(target, Place(target.site, Layout("first"), step=next(backwards)), grad)
+        if grad is None:
+            return None
+        acts = [act for one in target.planned for act in one.acts(target.site, [("", grad)])]
+        return self._gradient(acts, Layout("first"), Moment(next(backwards)), grad)
+
+    def _gradient(self, acts: Sequence[Act], layout: Layout, moment: Moment, grad: torch.Tensor | None) -> torch.Tensor | None:
+        """A gradient as edited; None leaves it as it is, and is what comes of an output that the loss does not use."""
+        changed = None
+        if grad is not None:
+            with self.guard():
+                for act in acts:
+                    result = self._done(act, layout, moment, grad)
+                    if result is not None:
+                        changed = grad = result
+        return changed
 
     def _edited(self, target: Target, layout: Layout, found: Leaves, moment: Moment) -> dict[str, torch.Tensor]:
         """The new tensors by path."""
         tensors, new = dict(found), dict[str, torch.Tensor]()
         for one in target.planned:
-            for path in one.wants(target.site, found):
-                place = _place(target.site, layout, path, moment)
-                result = self._through([one], place, tensors[path])
+            for act in one.acts(target.site, found):
+                result = self._done(act, layout, moment, tensors[act.path])
                 if result is not None:
-                    tensors[path] = new[path] = result
+                    tensors[act.path] = new[act.path] = result
         return new
 
-    def _through(self, planned: Sequence[Planned], place: Place, value: torch.Tensor) -> torch.Tensor | None:
-        changed = None
-        for one in planned:
-            if one.acts(place.site, call=place.call, step=place.step):
-                result = applied(one.op, value, place)
-                if result is not None:
-                    changed = value = result
-                    self.acted[one.number] += 1
-                    self.counts[place.site.name] += 1
-        return changed
+    def _done(self, act: Act, layout: Layout, moment: Moment, value: torch.Tensor) -> torch.Tensor | None:
+        if not act.now(call=moment.call, step=moment.step):
+            return None
+        result = applied(act.op, value, Place(act.site, layout, moment.call, moment.step, act.op.where.axis))
+        if result is not None:
+            self.acted[act.number] += 1
+            self.counts[act.site.name] += 1
+        return result
 
     def _hook_gradients(self, spot: Spot, given: Leaves, found: Leaves, moment: Moment) -> dict[str, torch.Tensor]:
         """Hook the tensors that are meant; returns those that had to become tensors of their own for it, by path."""
         target, aliases = spot.gradient, dict[str, torch.Tensor]()
         assert target is not None
-        wanted = {path: [one for one in target.planned if path in one.wants(target.site, found)] for path, _ in found}
+        acts = [act for one in target.planned for act in one.acts(target.site, found)]
         for path, tensor in found:
-            if not wanted[path] or not tensor.requires_grad:
+            of_path = [act for act in acts if act.path == path]
+            if not of_path or not tensor.requires_grad:
                 continue
             if tensor.grad_fn is None or any(tensor is other for _, other in given):
                 # A leaf would keep the hook for ever, and an argument that is handed on has a gradient by other ways, too.
                 tensor = aliases[path] = tensor.view_as(tensor)  # noqa: PLW2901  # the hook goes on the new one
-            of_path = replace(target, planned=tuple(wanted[path]))
-            tensor.register_hook(partial(self.gradient, of_path, _place(target.site, spot.layout, path, moment)))  # type: ignore[no-untyped-call]
+            tensor.register_hook(partial(self._gradient, of_path, spot.layout, moment))  # type: ignore[no-untyped-call]
         return aliases
-
-
-def _place(site: Site, layout: Layout, path: str, moment: Moment) -> Place:
-    return Place(replace(site, output_path=path) if path else site, layout, moment.call, moment.step)
 
 
 def _arguments(args: tuple[Any, ...], kwargs: dict[str, Any], new: dict[str, torch.Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:

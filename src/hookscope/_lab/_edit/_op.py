@@ -77,12 +77,11 @@ class Op:
 
 def applied(op: Op, value: torch.Tensor, place: Place) -> torch.Tensor | None:
     """`value` with the op done to the part that it is meant for, in the dtype it had; None where it has no such part."""
-    place = replace(place, axis=op.where.axis)
     mask = op.where.mask(value, place)
     if mask is False:
         return None
     chosen = mask if isinstance(mask, torch.Tensor) else None
-    new = op.edited(value, replace(place, mask=chosen))
+    new = op.edited(value, place if chosen is None else replace(place, mask=chosen))
     if not isinstance(new, torch.Tensor) or new.shape != value.shape:
         what = f"shape {tuple(new.shape)}" if isinstance(new, torch.Tensor) else f"a {type(new).__name__}"
         raise UsageError(f"{op!r} made {what} of {place.site.name}: give back a tensor of its shape, {tuple(value.shape)}")

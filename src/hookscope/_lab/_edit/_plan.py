@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -20,10 +20,26 @@ _NOWHERE = '["\0"]'  # an output path that no output has
 
 
 @dataclass(frozen=True, slots=True)
+class Act:
+    """An op on one tensor of a site, in the calls that are meant: None for all."""
+
+    number: int
+    op: Op
+    path: str
+    site: Site
+    calls: frozenset[int] | None
+
+    def now(self, *, call: int, step: int) -> bool:
+        """Whether it is to be done in this call."""
+        return (self.calls is None or call in self.calls) and self.op.where.acts(call=call, step=step)
+
+
+@dataclass(frozen=True, slots=True)
 class Planned:
     """An op as it was asked for: `number` tells the entries of the mapping apart, `text` names it in a message.
 
-    `matcher` knows sites with output paths, `without_paths` those that stand for a whole output.
+    `matcher` knows sites with output paths, `without_paths` those that stand for a whole output. What was found once is remembered in
+    `known`, since the structure of an output seldom changes.
     """
 
     number: int
@@ -31,22 +47,31 @@ class Planned:
     op: Op
     matcher: Matcher
     without_paths: Matcher
-
-    def acts(self, site: Site, *, call: int, step: int) -> bool:
-        """Whether it acts on this call of the site."""
-        chosen = [self.matcher.calls(named) for named in _named(site)]
-        return any(calls is None or call in calls for calls in chosen) and self.op.where.acts(call=call, step=step)
+    known: dict[tuple[Site, tuple[tuple[str, bool], ...]], list[Act]] = field(default_factory=dict, compare=False, repr=False)
 
     def timed(self, site: Site) -> bool:
         """Whether it has to be known which call of the site it is."""
         return self.op.timed or self.without_paths.calls(site) is not None
 
-    def wants(self, site: Site, found: Sequence[tuple[str, torch.Tensor]]) -> list[str]:
-        """The paths of the tensors that are meant: those on the selection's output path, or else the first of floating-point numbers."""
+    def acts(self, site: Site, found: Sequence[tuple[str, torch.Tensor]]) -> list[Act]:
+        """On the tensors that are meant: those on the selection's output path, or else the first of floating-point numbers."""
+        key = site, tuple([(path, tensor.is_floating_point() or tensor.is_complex()) for path, tensor in found])
+        if (acts := self.known.get(key)) is None:
+            acts = self.known[key] = [act for path in self._paths(*key) for act in self._act(site, path)]
+        return acts
+
+    def _paths(self, site: Site, found: tuple[tuple[str, bool], ...]) -> list[str]:
         if self.matcher.matches(replace(site, output_path=_NOWHERE)):
-            floating = [path for path, tensor in found if tensor.is_floating_point() or tensor.is_complex()]
+            floating = [path for path, is_floating in found if is_floating]
             return (floating or [path for path, _ in found])[:1]
-        return [path for path, _ in found if any(map(self.matcher.matches, _named(replace(site, output_path=path))))]
+        return [path for path, _ in found]
+
+    def _act(self, site: Site, path: str) -> Iterator[Act]:
+        of_path = replace(site, output_path=path)
+        chosen = [self.matcher.calls(named) for named in _named(of_path)]
+        if any(calls is None or calls for calls in chosen):
+            calls = None if None in chosen else frozenset[int]().union(*(some for some in chosen if some is not None))
+            yield Act(self.number, self.op, path, of_path, calls)
 
 
 @dataclass(frozen=True, slots=True)
