@@ -118,6 +118,10 @@ def test_under_inference_mode_and_no_grad_values_are_edited_and_masks_made_there
             assert not model(torch.randn(2, 3))[:, 0].any()
         model(torch.randn(2, 3)).sum().backward()
     assert model[0].bias.grad.tolist() == [0.0, 4.0]  # of two samples
+    with hs.edit(model, {"0": hs.zero().at(units=0, positions=1)}):
+        with torch.inference_mode():
+            assert not model(torch.randn(2, 4, 3))[:, 1, 0].any()
+        model(torch.randn(2, 4, 3, requires_grad=True)).sum().backward()
 
 
 @pytest.mark.parametrize("wrap", ["parallel", "compiled"])

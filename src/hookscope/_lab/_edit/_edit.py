@@ -6,7 +6,7 @@ import itertools
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -16,10 +16,9 @@ from torch import nn
 from ..._core._errors import AttachError, HookscopeWarning
 from ..._core._site import Kind
 from ..._taps._inventory import NamedModule, modules, parameters
-from ._editor import Editor, Spot
+from ._editor import Editor, Guard, Spot
 from ._hook import after_forward, before_forward
 from ._layout import layout_of
-from ._moments import is_stop
 from ._op import Op
 from ._plan import Target, plan
 from ._uncompiled import run_uncompiled
@@ -45,7 +44,7 @@ class Edit:
             raise AttachError(f"model is a {type(model).__name__}, not a torch.nn.Module")
         self.model = model
         self._targets = plan(model, edits)
-        self._editor = Editor(self._guard)
+        self._editor = Editor(Guard(self.discard))
         with ExitStack() as undo:
             undo.callback(compiled_again := run_uncompiled())
             weakref.finalize(self, compiled_again)  # an edit may go with its model, never closed
@@ -84,16 +83,6 @@ class Edit:
         """Take the edit off without a word about what has never acted."""
         self.closed = True
         self._undo.close()
-
-    @contextmanager
-    def _guard(self) -> Iterator[None]:
-        """An op that fails takes the edit off."""
-        try:
-            yield
-        except BaseException as error:
-            if not is_stop(error):
-                self.discard()
-            raise
 
     def _complaints(self) -> Iterator[str]:
         planned = {one.number: one.text for target in self._targets for one in target.planned}

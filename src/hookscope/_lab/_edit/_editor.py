@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property, partial
+from types import TracebackType
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from torch import nn
 
 from ..._taps._leaves import call_leaves, leaves
 from ._layout import Layout
-from ._moments import Moment, Moments
+from ._moments import Moment, Moments, is_stop
 from ._op import applied
 from ._place import Place
 from ._plan import Act, Target
@@ -38,10 +38,24 @@ class Spot:
         return self.input is not None and self.input.timed, any(t is not None and t.timed for t in (self.output, self.gradient))
 
 
-class Editor:
-    """`guard` wraps every action: what fails in one takes the whole edit off before the program sees it."""
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """What fails within it takes the whole edit off, by `discard`, before the program sees it."""
 
-    def __init__(self, guard: Callable[[], AbstractContextManager[None]]) -> None:
+    discard: Callable[[], None]
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if error is not None and not is_stop(error):
+            self.discard()
+
+
+class Editor:
+    """Its methods are the actions of the hooks; all that they do is within `guard`."""
+
+    def __init__(self, guard: Guard) -> None:
         self.guard = guard
         self.moments = Moments()
         self.acted: Counter[int] = Counter()  # by number of the entry in the plan
@@ -50,14 +64,14 @@ class Editor:
     def before(self, spot: Spot, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The arguments as edited; None where nothing has changed."""
         assert spot.input is not None
-        with self.guard():
+        with self.guard:
             moment = self.moments.now((id(spot), "input"), counted=spot.timed[0])
             new = self._edited(spot.input, spot.layout, call_leaves(args, kwargs), moment)
             return _arguments(args, kwargs, new) if new else None
 
     def after(self, spot: Spot, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
         """The output as edited, its gradients hooked; None where nothing has changed."""
-        with self.guard():
+        with self.guard:
             moment = self.moments.now((id(spot), "output"), counted=spot.timed[1])
             new = {} if spot.output is None else self._edited(spot.output, spot.layout, leaves(output), moment)
             output = rebuilt(output, new) if new else output
@@ -77,7 +91,7 @@ class Editor:
         """A gradient as edited; None leaves it as it is, and is what comes of an output that the loss does not use."""
         changed = None
         if grad is not None:
-            with self.guard():
+            with self.guard:
                 for act in acts:
                     result = self._done(act, layout, moment, grad)
                     if result is not None:
@@ -100,7 +114,7 @@ class Editor:
         result = applied(act.op, value, Place(act.site, layout, moment.call, moment.step, act.op.where.axis))
         if result is not None:
             self.acted[act.number] += 1
-            self.counts[act.site.name] += 1
+            self.counts[act.name] += 1
         return result
 
     def _hook_gradients(self, spot: Spot, given: Leaves, found: Leaves, moment: Moment) -> dict[str, torch.Tensor]:

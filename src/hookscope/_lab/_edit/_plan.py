@@ -27,6 +27,7 @@ class Act:
     op: Op
     path: str
     site: Site
+    name: str
     calls: frozenset[int] | None
 
     def now(self, *, call: int, step: int) -> bool:
@@ -36,7 +37,7 @@ class Act:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """An op as it was asked for: `number` tells the entries of the mapping apart, `text` names it in a message.
+    """An op as it was asked for, at one site: `number` tells the entries of the mapping apart, `text` names it in a message.
 
     `matcher` knows sites with output paths, `without_paths` those that stand for a whole output. What was found once is remembered in
     `known`, since the structure of an output seldom changes.
@@ -47,7 +48,7 @@ class Planned:
     op: Op
     matcher: Matcher
     without_paths: Matcher
-    known: dict[tuple[Site, tuple[tuple[str, bool], ...]], list[Act]] = field(default_factory=dict, compare=False, repr=False)
+    known: dict[tuple[tuple[str, bool], ...], list[Act]] = field(default_factory=dict, compare=False, repr=False)
 
     def timed(self, site: Site) -> bool:
         """Whether it has to be known which call of the site it is."""
@@ -55,9 +56,9 @@ class Planned:
 
     def acts(self, site: Site, found: Sequence[tuple[str, torch.Tensor]]) -> list[Act]:
         """On the tensors that are meant: those on the selection's output path, or else the first of floating-point numbers."""
-        key = site, tuple([(path, tensor.is_floating_point() or tensor.is_complex()) for path, tensor in found])
+        key = tuple([(path, tensor.is_floating_point() or tensor.is_complex()) for path, tensor in found])
         if (acts := self.known.get(key)) is None:
-            acts = self.known[key] = [act for path in self._paths(*key) for act in self._act(site, path)]
+            acts = self.known[key] = [act for path in self._paths(site, key) for act in self._act(site, path)]
         return acts
 
     def _paths(self, site: Site, found: tuple[tuple[str, bool], ...]) -> list[str]:
@@ -71,7 +72,7 @@ class Planned:
         chosen = [self.matcher.calls(named) for named in _named(of_path)]
         if any(calls is None or calls for calls in chosen):
             calls = None if None in chosen else frozenset[int]().union(*(some for some in chosen if some is not None))
-            yield Act(self.number, self.op, path, of_path, calls)
+            yield Act(self.number, self.op, path, of_path, of_path.name, calls)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -26,7 +27,9 @@ class Project(Op):
             raise UsageError(f"directions of {self.basis.shape[1]} numbers do not fit {place.site.name}, which has {units} units")
         if not value.is_floating_point():
             raise UsageError(f"{place.site.name} holds {value.dtype}, which cannot be projected: choose a site of floating-point numbers")
-        with torch.autocast(value.device.type, enabled=False):  # in its lower precision what is left of a direction would be large
+        kind = value.device.type
+        # In the lower precision of autocast what is left of a direction would be large.
+        with torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext():
             wide = value.movedim(axis, -1).to(torch.promote_types(value.dtype, torch.float32))
             basis = self.basis.to(wide.device, wide.dtype)
             along = (wide @ basis.T) @ basis

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from ._place import Place
 
 Picked: TypeAlias = int | slice | Iterable[int]
+
+
+_masks: dict[Any, torch.Tensor | bool] = {}  # those made last: to make one takes longer than to use it
+_MOST_MASKS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +44,29 @@ class Where:
 
     def mask(self, value: torch.Tensor, place: Place) -> torch.Tensor | bool:
         """True where the op acts, broadcastable to `value`; plain True for everywhere, plain False where nothing of it is there."""
+        if self.positions is None and self.units is None and self.heads is None:
+            return True
+        key = self, place.layout, place.axis, place.site.kind, value.shape, value.device
+        mask = _masks.get(key)
+        if mask is None:
+            with torch.inference_mode(False):  # what is made inside inference mode could never be saved for a backward
+                mask = self._mask(value, place)
+            if not torch._C._len_torch_dispatch_stack() and torch._C._functorch.maybe_current_level() is None:  # no tensor of a mode's own
+                if len(_masks) == _MOST_MASKS:
+                    _masks.clear()
+                _masks[key] = mask
+        return mask
+
+    def _mask(self, value: torch.Tensor, place: Place) -> torch.Tensor | bool:
         masks = []
         if self.positions is not None:
             axis = place.position_axis(value)
-            picked = self.positions.chosen(range(value.shape[axis]))
-            masks.append(_along(axis, picked, value))
+            masks.append(_along(axis, self.positions.chosen(range(value.shape[axis])), value))
         if self.units is not None or self.heads is not None:
             axis = place.unit_axis(value)
             masks.append(_along(axis, self._units(value.shape[axis], place), value))
-        if any(mask is None for mask in masks):
-            return False
         found = [mask for mask in masks if mask is not None]
-        return True if not found else found[0] if len(found) == 1 else found[0] & found[1]
+        return False if len(found) < len(masks) else found[0] if len(found) == 1 else found[0] & found[1]
 
     def _units(self, size: int, place: Place) -> set[int]:
         picked = set(range(size))
@@ -116,12 +131,11 @@ def _within(index: Index, size: int, what: str, place: Place) -> set[int]:
 def _along(axis: int, picked: set[int], value: torch.Tensor) -> torch.Tensor | None:
     if not picked:
         return None
-    with torch.inference_mode(False):  # what is made inside inference mode could never be saved for a backward
-        mask = torch.zeros(value.shape[axis], dtype=torch.bool)
-        mask[sorted(picked)] = True
-        shape = [1] * value.dim()
-        shape[axis] = -1
-        return mask.view(shape).to(value.device, non_blocking=True)
+    mask = torch.zeros(value.shape[axis], dtype=torch.bool, device="cpu")
+    mask[sorted(picked)] = True
+    shape = [1] * value.dim()
+    shape[axis] = -1
+    return mask.view(shape).to(value.device)
 
 
 def _shown(value: Index | int) -> str:
