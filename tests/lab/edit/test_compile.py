@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 
@@ -90,6 +91,25 @@ def test_what_is_compiled_under_an_edit_is_edited_and_afterwards_is_not() -> Non
         assert same(outcome(model, source), edited)
         assert same(outcome(model, source), plain) is False
     assert same(outcome(model, source), plain)
+
+
+def test_an_op_that_fails_in_what_is_compiled_takes_the_edit_off_and_it_runs_compiled_again() -> None:
+    plain, _ = wanted()
+    source = net()
+    model = torch.compile(source, backend="eager")
+    assert same(outcome(model, source), plain)
+    e = hs.edit(model, {"0": hs.replace(torch.sum)})
+    with pytest.raises(hs.UsageError, match="made shape"):
+        model(torch.ones(3, 4))
+    assert e.closed
+    assert torch._dynamo.eval_frame._stance.stance == "default"
+    assert same(outcome(model, source), plain)
+
+
+def test_an_edit_that_went_with_its_model_leaves_no_stance_behind() -> None:
+    hs.edit(net(), {"0": hs.zero()})
+    gc.collect()
+    assert torch._dynamo.eval_frame._stance.stance == "default"
 
 
 def test_the_stance_is_put_back_with_the_last_edit_and_after_failures() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -148,6 +149,30 @@ def test_what_the_user_gave_and_what_autograd_saved_is_not_written_to() -> None:
     assert [tensor._version for tensor in (x, *seen)] == [0] * (1 + len(seen))
     assert torch.equal(came, torch.ones_like(y))
     assert [grad._version for grad, version in grads] == [0]
+
+
+def test_a_model_that_writes_into_what_it_gets_does_not_write_into_what_the_user_gave() -> None:
+    model, x = nn.Sequential(nn.Identity(), nn.ReLU(inplace=True)), torch.full((2, 3), 5.0)
+    given = torch.tensor([[-1.0, 2.0, -3.0]] * 2)
+    for op in (hs.patch(given), hs.patch([given]), hs.mean(given[0]), hs.add(given), hs.scale(given), hs.patch(given).at(units=0)):
+        with hs.edit(model, {"0": op}), torch.no_grad():
+            model(x.clone())
+        assert given.tolist() == [[-1.0, 2.0, -3.0]] * 2
+
+
+@dataclass(frozen=True, repr=False)
+class Rotate(hs.Op):
+    by: int
+
+    def edited(self, value: torch.Tensor, place: object) -> torch.Tensor:
+        return value.roll(self.by, -1)
+
+
+def test_an_op_of_ones_own_is_narrowed_and_shown_as_any_other() -> None:
+    model, x = nn.Sequential(nn.Identity()), torch.tensor([[1.0, 2.0, 3.0]])
+    with hs.edit(model, {"0": Rotate(1).at(units=[0, 1])}):
+        assert model(x).tolist() == [[3.0, 1.0, 3.0]]
+    assert repr(Rotate(1).at(units=0)) == "hs.rotate(1).at(units=0)"
 
 
 def test_a_mapping_is_looked_up_by_name_by_path_and_by_site() -> None:

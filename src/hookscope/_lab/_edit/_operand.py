@@ -41,6 +41,12 @@ def fitted(given: torch.Tensor, value: torch.Tensor, place: Place, what: str) ->
     return tensor
 
 
+def spread(given: torch.Tensor, value: torch.Tensor, place: Place, what: str) -> torch.Tensor:
+    """`given`, fitted, in the shape of `value`; a copy where it stands for all of it, since the model may write into what it gets."""
+    whole = fitted(given, value, place, what).expand_as(value)
+    return whole.clone() if place.mask is None else whole
+
+
 def _broadcasts(given: torch.Size, to: torch.Size) -> bool:
     return len(given) <= len(to) and all(mine in (1, theirs) for mine, theirs in zip(reversed(given), reversed(to), strict=False))
 

@@ -11,7 +11,7 @@ import torch
 from ..._core._errors import UsageError
 from ..._core._site import Site
 from ._op import Op
-from ._operand import Source, fitted, found, is_mapping, tensor_of
+from ._operand import Source, found, is_mapping, spread, tensor_of
 from ._place import Place
 
 
@@ -27,7 +27,7 @@ class Mean(Op):
 
     def edited(self, value: torch.Tensor, place: Place) -> torch.Tensor:
         given = found(self.values, place.site, "mean(...)") if is_mapping(self.values) else self.values
-        return fitted(tensor_of(given, "the mean"), value, place, "the mean").expand_as(value)
+        return spread(tensor_of(given, "the mean"), value, place, "the mean")
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -52,7 +52,7 @@ class Patch(Op):
                     f"patch(...) holds {len(given)} calls of {place.site.name} and not call {place.call}: narrow it by at(calls=...)"
                 )
             given = given[place.call]
-        return fitted(tensor_of(given, "the patch"), value, place, "the patch").expand_as(value)
+        return spread(tensor_of(given, "the patch"), value, place, "the patch")
 
 
 @dataclass(frozen=True, repr=False)
