@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ._core._finding import Diagnosis, Finding
     from ._core._select import Selection, select
     from ._core._site import Site
-    from ._lab import Extracted, Pool, capture, diagnose_dead_neurons, extract, find_nonfinite, replay
+    from ._lab import Analysis, Extracted, Pool, Similarity, analyze, capture, cka, diagnose_dead_neurons, extract, find_nonfinite, replay
     from ._origin import Verdict
     from ._record import Incident, Run, Series
     from ._rules import diagnose
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
+    "Analysis": "_lab",
     "AttachError": "_core._errors",
     "Diagnosis": "_core._finding",
     "Extracted": "_lab",
@@ -54,10 +55,13 @@ _HOME = {
     "Selection": "_core._select",
     "SelectionError": "_core._errors",
     "Series": "_record",
+    "Similarity": "_lab",
     "Site": "_core._site",
     "UsageError": "_core._errors",
     "Verdict": "_origin",
+    "analyze": "_lab",
     "capture": "_lab",
+    "cka": "_lab",
     "diagnose": "_rules",
     "diagnose_dead_neurons": "_lab",
     "extract": "_lab",
@@ -68,6 +72,7 @@ _HOME = {
     "watch": "_watch",
 }
 __all__ = [
+    "Analysis",
     "AttachError",
     "Diagnosis",
     "Extracted",
@@ -87,10 +92,13 @@ __all__ = [
     "Selection",
     "SelectionError",
     "Series",
+    "Similarity",
     "Site",
     "UsageError",
     "Verdict",
+    "analyze",
     "capture",
+    "cka",
     "diagnose",
     "diagnose_dead_neurons",
     "extract",
