@@ -6,16 +6,19 @@ from setuptools import Extension, setup
 
 PYTHON_3_10 = "0x030A0000"  # the oldest Python we support; the limited API of it serves every later one
 
+
+def kernel(name: str) -> Extension:
+    return Extension(
+        f"hookscope._stats.{name}",
+        [f"src/hookscope/_stats/{name}.c"],
+        define_macros=[("Py_LIMITED_API", PYTHON_3_10)],
+        extra_compile_args=["/O2"] if sys.platform == "win32" else ["-O3", "-std=c99"],
+        py_limited_api=True,
+        optional=True,  # a failed build is a warning: the package then reduces with torch operations
+    )
+
+
 setup(
-    ext_modules=[
-        Extension(
-            "hookscope._stats._native",
-            ["src/hookscope/_stats/_native.c"],
-            define_macros=[("Py_LIMITED_API", PYTHON_3_10)],
-            extra_compile_args=["/O2"] if sys.platform == "win32" else ["-O3", "-std=c99"],
-            py_limited_api=True,
-            optional=True,  # a failed build is a warning: the package then reduces with torch operations
-        )
-    ],
+    ext_modules=[kernel("_native"), kernel("_units_native")],
     options={"bdist_wheel": {"py_limited_api": "cp310"}},
 )

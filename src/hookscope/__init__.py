@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ._core._finding import Diagnosis, Finding
     from ._core._select import Selection, select
     from ._core._site import Site
-    from ._lab import Extracted, Pool, capture, diagnose_dead_neurons, extract, find_nonfinite, replay
+    from ._lab import Analysis, Extracted, Pool, Similarity, analyze, capture, cka, diagnose_dead_neurons, extract, find_nonfinite, replay
     from ._lab._edit import (
         Ablation,
         Edit,
@@ -57,6 +57,7 @@ __version__ = "0.1.0"
 
 _HOME = {
     "Ablation": "_lab._edit",
+    "Analysis": "_lab",
     "AttachError": "_core._errors",
     "Diagnosis": "_core._finding",
     "Edit": "_lab._edit",
@@ -79,12 +80,15 @@ _HOME = {
     "Selection": "_core._select",
     "SelectionError": "_core._errors",
     "Series": "_record",
+    "Similarity": "_lab",
     "Site": "_core._site",
     "UsageError": "_core._errors",
     "Verdict": "_origin",
     "ablate": "_lab._edit",
     "add": "_lab._edit",
+    "analyze": "_lab",
     "capture": "_lab",
+    "cka": "_lab",
     "clamp": "_lab._edit",
     "clip_norm": "_lab._edit",
     "diagnose": "_rules",
@@ -109,6 +113,7 @@ _HOME = {
 }
 __all__ = [
     "Ablation",
+    "Analysis",
     "AttachError",
     "Diagnosis",
     "Edit",
@@ -131,12 +136,15 @@ __all__ = [
     "Selection",
     "SelectionError",
     "Series",
+    "Similarity",
     "Site",
     "UsageError",
     "Verdict",
     "ablate",
     "add",
+    "analyze",
     "capture",
+    "cka",
     "clamp",
     "clip_norm",
     "diagnose",

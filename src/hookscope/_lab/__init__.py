@@ -1,8 +1,21 @@
 """On-demand work that runs the model itself."""
 
+from ._analyze import Analysis, Similarity, analyze, cka
 from ._dead_neurons import diagnose_dead_neurons
 from ._extract import Extracted, Pool, capture, extract
 from ._find_nonfinite import find_nonfinite
 from ._replay import replay
 
-__all__ = ["Extracted", "Pool", "capture", "diagnose_dead_neurons", "extract", "find_nonfinite", "replay"]
+__all__ = [
+    "Analysis",
+    "Extracted",
+    "Pool",
+    "Similarity",
+    "analyze",
+    "capture",
+    "cka",
+    "diagnose_dead_neurons",
+    "extract",
+    "find_nonfinite",
+    "replay",
+]

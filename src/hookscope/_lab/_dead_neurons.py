@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -14,18 +14,9 @@ from .._core._names import near
 from .._taps._hook import Hook
 from .._taps._inventory import modules
 from .._taps._leaves import leaves
+from ._unchanged import unchanged
+from ._unit_axis import axis_of
 
-_CHANNELS_FIRST = (
-    nn.modules.conv._ConvNd,
-    nn.modules.batchnorm._NormBase,
-    nn.GroupNorm,
-    nn.LocalResponseNorm,
-    nn.modules.pooling._MaxPoolNd,
-    nn.modules.pooling._AvgPoolNd,
-    nn.modules.pooling._AdaptiveAvgPoolNd,
-    nn.modules.pooling._AdaptiveMaxPoolNd,
-)
-_CHANNELS_LAST = (nn.Linear, nn.Bilinear, nn.LayerNorm, nn.RMSNorm, nn.Embedding, nn.EmbeddingBag, nn.RNNBase, nn.RNNCellBase)
 _ACTIVATION = "torch.nn.modules.activation"
 
 
@@ -65,7 +56,7 @@ def diagnose_dead_neurons(
         for named in modules(model):
             if next(named.module.children(), None) is None or named.path in units.wanted:
                 undo.callback(named.module.register_forward_hook(Hook(units.listener(named.path))).remove)
-        undo.enter_context(_unchanged(model))
+        undo.enter_context(unchanged(model))
         undo.enter_context(torch.no_grad())
         _call(model, sample_input)
     return {path: _dead(total / count, dead_threshold) for path, (total, count) in units.seen.items()}
@@ -83,10 +74,8 @@ class _Units:
         """The action of the hook on the layer at `path`."""
 
         def listen(module: nn.Module, _args: Any, output: Any) -> None:
-            if isinstance(module, _CHANNELS_FIRST):
-                self.axis = 0 if _unbatched(module, output) else 1
-            elif isinstance(module, _CHANNELS_LAST):
-                self.axis = -1
+            axis = axis_of(module, output)
+            self.axis = self.axis if axis is None else axis
             if path in self.wanted:
                 self._add(path, output)
 
@@ -102,15 +91,6 @@ class _Units:
         total, count = self.seen.pop(path, (torch.zeros(()), 0))  # popped, so that the order is that of the last call
         if per_unit.numel():
             self.seen[path] = total + per_unit.sum(1), count + per_unit.shape[1]
-
-
-def _unbatched(module: nn.Module, output: Any) -> bool:
-    """Whether the channels of a single sample stand first: convolutions, pooling and instance norms take one without a batch."""
-    found = leaves(output)
-    names = (c.__name__ for c in type(module).__mro__ if c.__module__.startswith("torch.nn.modules."))
-    spatial = next((int(name[-2]) for name in names if name[-2:] in ("1d", "2d", "3d")), None)
-    takes_one = not isinstance(module, nn.modules.batchnorm._BatchNorm)
-    return takes_one and spatial is not None and bool(found) and found[0][1].dim() == spatial + 1
 
 
 def _dead(mean: torch.Tensor, threshold: float) -> float:
@@ -139,18 +119,3 @@ def _call(model: nn.Module, sample_input: Any) -> None:
         model(*sample_input)
     else:
         model(sample_input)
-
-
-@contextmanager
-def _unchanged(model: nn.Module) -> Iterator[None]:
-    """Buffers (the running statistics of a batch norm in training mode) and random states are afterwards what they were."""
-    saved = [(m, name, buffer, buffer.clone()) for m in model.modules() for name, buffer in m._buffers.items() if buffer is not None]
-    devices = {tensor.device for tensor in model.parameters() if tensor.device.type != "cpu"}
-    with torch.random.fork_rng([d.index for d in devices if d.type == "cuda"]):
-        try:
-            yield
-        finally:
-            with torch.no_grad():
-                for module, name, buffer, value in saved:
-                    module._buffers[name] = buffer
-                    buffer.copy_(value)

@@ -1,0 +1,74 @@
+"""Attention during a pass: from `nn.MultiheadAttention`, from `scaled_dot_product_attention`, or from weights that a module returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..._taps._modes import unseen
+from ._attention import Attention, from_logits, from_weights, of_module
+from ._attention_mode import AttentionMode
+
+
+class Attending:
+    """What was found, by the path of the module within which it happened; `wanted` says which paths count."""
+
+    def __init__(self, wanted: Callable[[str], bool]) -> None:
+        self.found: dict[str, Attention] = {}
+        self.mask: torch.Tensor | None = None
+        self._wanted = wanted
+        self._entered: list[str] = []
+        self._mode = AttentionMode(self._logits)
+        self._by_logits: set[str] = set()
+
+    def clear(self) -> None:
+        """A new forward begins."""
+        self._entered.clear()
+
+    def enter(self, path: str) -> None:
+        """A module begins."""
+        self._entered.append(path)
+
+    def leave(self, path: str) -> None:
+        """It ends; one inside it that has raised, and whose error was caught, never says so itself."""
+        while self._entered and self._entered.pop() != path:
+            pass
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """While this lasts, calls of `scaled_dot_product_attention` are seen."""
+        with self._mode:
+            yield
+
+    def returned(self, path: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        """A module has returned."""
+        if isinstance(module, nn.MultiheadAttention):
+            if self._wanted(path):
+                self._add(of_module(path, module, args, kwargs))
+        elif isinstance(output, tuple) and path not in self._by_logits and self._wanted(path) and looks_like_weights(output):
+            self._add(from_weights(path, output[1], self.mask))
+
+    def _logits(self, logits: torch.Tensor) -> None:
+        path = self._entered[-1] if self._entered else ""
+        if self._wanted(path):
+            self._by_logits.add(path)
+            with torch.no_grad(), unseen():
+                self._add(from_logits(path, logits, self.mask))
+
+    def _add(self, found: Attention | None) -> None:
+        if found is not None:
+            known = self.found.get(found.name)
+            self.found[found.name] = found if known is None or known.heads != found.heads else known.merge(found)
+
+
+def looks_like_weights(output: tuple[Any, ...]) -> bool:
+    """Whether the second thing a module returned is attention weights: four dimensions, rows that sum to 1."""
+    second = output[1] if len(output) > 1 else None
+    if not isinstance(second, torch.Tensor) or second.dim() != 4 or not second.is_floating_point() or not second.numel():
+        return False
+    rows = second[0, 0].float()
+    return bool(((rows.sum(-1) - 1).abs() < 1e-2).all()) and bool((rows >= 0).all())

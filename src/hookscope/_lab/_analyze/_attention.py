@@ -1,0 +1,172 @@
+"""How sharply attention looks: entropy of its rows and extremes of its logits, a head at a time.
+
+Entropy is -sum p log p over the keys, in nats, averaged over queries and samples (Zhai et al., 2023); the relative one is divided by the
+logarithm of the number of keys that a query may see, and skips queries that see one.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from torch.nn import functional
+
+Floats = NDArray[np.float64]
+_MASKED = float(torch.finfo(torch.float16).min) / 2
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Attention:
+    """Per head: `rows` queries with the sum, least and largest of their entropies; `free` queries that see two keys or more, and the sum
+    of their relative entropies; the least and largest logit (NaN where only the weights were seen).
+    """
+
+    name: str
+    rows: Floats
+    entropy_sum: Floats
+    least: Floats
+    most: Floats
+    free: Floats
+    relative_sum: Floats
+    logit_min: Floats
+    logit_max: Floats
+
+    @property
+    def heads(self) -> int:
+        """How many there are."""
+        return len(self.rows)
+
+    @property
+    def entropy(self) -> Floats:
+        """Mean entropy of a head, in nats."""
+        return self.entropy_sum / np.where(self.rows > 0, self.rows, np.nan)
+
+    @property
+    def relative_entropy(self) -> Floats:
+        """Mean entropy over its largest possible value: 0 looks at one key, 1 at all alike."""
+        return self.relative_sum / np.where(self.free > 0, self.free, np.nan)
+
+    def merge(self, other: Attention) -> Attention:
+        """Both together."""
+        names = ("rows", "entropy_sum", "free", "relative_sum")
+        added = {name: getattr(self, name) + getattr(other, name) for name in names}
+        low, high = np.minimum, np.maximum
+        return replace(
+            self,
+            **added,
+            least=low(self.least, other.least),
+            most=high(self.most, other.most),
+            logit_min=low(self.logit_min, other.logit_min),
+            logit_max=high(self.logit_max, other.logit_max),
+        )
+
+
+def from_logits(name: str, logits: torch.Tensor, keep: torch.Tensor | None = None) -> Attention:
+    """Of logits [batch, heads, queries, keys], -inf (or a very large negative number) where a key may not be seen.
+
+    `keep` [batch, queries] leaves out padded queries.
+    """
+    logits = logits.detach().float()
+    low, high = logits.amin(-1), logits.amax(-1)
+    visible = torch.full_like(low, logits.shape[-1])
+    if not bool((low > _MASKED).all()):  # masks are written as -inf, as the least number of a format, or as -1e9
+        seen = logits > _MASKED
+        visible, low = seen.sum(-1, dtype=torch.float32), torch.where(seen, logits, torch.inf).amin(-1)
+    # log sum exp - sum p logit, without a logarithm of every weight; exp(-80) adds nothing, and is no slow subnormal.
+    below = (logits - high[..., None]).clamp_(min=-80)
+    weights = below.exp()
+    total = weights.sum(-1)
+    entropy = total.log() - weights.mul_(below).sum(-1) / total
+    return _summed(name, (entropy, visible), keep, (low, high))
+
+
+def from_weights(name: str, weights: torch.Tensor, keep: torch.Tensor | None = None) -> Attention:
+    """Of weights [batch, heads, queries, keys] after the softmax; a key is taken to be seen where its weight is not 0."""
+    weights = weights.detach().float()
+    return _summed(name, (torch.special.entr(weights).sum(-1), (weights > 0).sum(-1, dtype=torch.float32)), keep, None)
+
+
+def _summed(
+    name: str, found: tuple[torch.Tensor, torch.Tensor], keep: torch.Tensor | None, logits: tuple[torch.Tensor, torch.Tensor] | None
+) -> Attention:
+    """Sums over samples and queries of [batch, heads, queries]: entropy and number of visible keys, least and largest logit."""
+    entropy, visible = found
+    valid = visible > 0
+    if keep is not None and keep.shape == (entropy.shape[0], entropy.shape[2]):
+        valid = valid & keep.to(valid.device)[:, None]
+    free = valid & (visible > 1)
+    relative = entropy / visible.clamp(min=2).log()
+
+    def over(values: torch.Tensor, where: torch.Tensor) -> Floats:
+        summed: Floats = torch.where(where, values.double(), 0.0).sum((0, 2)).cpu().numpy()
+        return summed
+
+    def extreme(values: torch.Tensor, sign: int) -> Floats:
+        most: Floats = (torch.where(valid, values.double(), math.inf * sign) * sign).amin((0, 2)).cpu().numpy() * sign
+        return most
+
+    ones = torch.ones_like(entropy)
+    unknown = np.full(entropy.shape[1], np.nan)
+    low, high = (unknown, unknown) if logits is None else (extreme(logits[0], 1), extreme(logits[1], -1))
+    sums = over(ones, valid), over(entropy, valid), extreme(entropy, 1), extreme(entropy, -1), over(ones, free), over(relative, free)
+    return Attention(name, *sums, low, high)
+
+
+def scaled_logits(query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None, *, causal: bool, scale: float | None) -> torch.Tensor:
+    """What `scaled_dot_product_attention` puts through its softmax, of [batch, heads, time, width]; grouped keys are repeated."""
+    if key.shape[-3] != query.shape[-3]:
+        key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
+    logits = query.float() @ key.float().mT * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
+    if causal:
+        logits = logits.masked_fill(~torch.ones(logits.shape[-2:], dtype=torch.bool, device=logits.device).tril(), -torch.inf)
+    if mask is not None:
+        logits = logits.masked_fill(~mask, -torch.inf) if mask.dtype is torch.bool else logits + mask
+    return logits
+
+
+def of_module(name: str, module: nn.MultiheadAttention, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Attention | None:
+    """Of one call of `nn.MultiheadAttention`, its queries and keys projected once more; None where it adds keys of its own."""
+    names = ("query", "key", "value", "key_padding_mask", "need_weights", "attn_mask", "average_attn_weights", "is_causal")
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    query, key = given["query"], given["key"]
+    if module.bias_k is not None or module.add_zero_attn or query.is_nested:
+        return None
+    if query.dim() == 2:
+        query, key = query[None], key[None]
+    elif not module.batch_first:
+        query, key = query.transpose(0, 1), key.transpose(0, 1)
+    q, k = (_heads(part, module.num_heads) for part in _projected(module, query, key))
+    logits = scaled_logits(q, k, None, causal=False, scale=None)
+    for mask in (_spread(given.get("attn_mask"), logits), _padding(given.get("key_padding_mask"), logits)):
+        if mask is not None:  # True is what may not be seen: the other way round than in scaled_dot_product_attention
+            logits = logits.masked_fill(mask, -torch.inf) if mask.dtype is torch.bool else logits + mask
+    return from_logits(name, logits)
+
+
+def _projected(module: nn.MultiheadAttention, query: torch.Tensor, key: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    d = module.embed_dim
+    bq, bk = (None, None) if module.in_proj_bias is None else (module.in_proj_bias[:d], module.in_proj_bias[d : 2 * d])
+    packed: torch.Tensor | None = module._parameters["in_proj_weight"]
+    if packed is not None:
+        return functional.linear(query, packed[:d], bq), functional.linear(key, packed[d : 2 * d], bk)
+    wq, wk = module.q_proj_weight, module.k_proj_weight
+    assert wq is not None
+    assert wk is not None
+    return functional.linear(query, wq, bq), functional.linear(key, wk, bk)
+
+
+def _heads(x: torch.Tensor, heads: int) -> torch.Tensor:
+    return x.reshape(*x.shape[:-1], heads, x.shape[-1] // heads).transpose(1, 2)
+
+
+def _spread(mask: torch.Tensor | None, logits: torch.Tensor) -> torch.Tensor | None:
+    return mask.reshape(logits.shape) if mask is not None and mask.dim() == 3 else mask
+
+
+def _padding(mask: torch.Tensor | None, logits: torch.Tensor) -> torch.Tensor | None:
+    return None if mask is None else mask.reshape(logits.shape[0], 1, 1, -1)

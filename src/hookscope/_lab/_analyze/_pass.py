@@ -1,0 +1,194 @@
+"""One pass over the data: hooks that reduce what they see at once, and nothing left on the model afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..._core._select import Matcher
+from ..._core._site import Site
+from ..._taps._hook import Hook
+from ..._taps._inventory import NamedModule, bases, modules
+from ..._taps._leaves import leaves
+from ..._taps._modes import unseen
+from .._unchanged import evaluating, unchanged
+from ._activation import bounds, keeps_units, kind
+from ._attending import Attending
+from ._axes import Axes, Stated
+from ._inputs import MaskOf, batches, call, mask_of
+from ._meter import Meter, Reading
+from ._positions import kept
+from ._readable import readable
+from ._trail import Place, Trail
+
+MOST_CALLS = 32  # of a module without parameters, each a row of its own; later ones are added to the last
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a pass reads."""
+
+    matcher: Matcher
+    stated: Stated
+    mask: MaskOf = None
+    spectrum: bool = True
+    attention: bool = True
+
+
+class Pass:
+    """What one pass has added up, by place."""
+
+    def __init__(self, model: nn.Module, options: Options) -> None:
+        self.model, self.options = model, options
+        self.modules: dict[str, NamedModule] = {named.path: named for named in modules(model)}
+        self.meters: dict[Place, Meter] = {}
+        self.wanted: dict[Place, None] = {}  # those of the selection that were seen, in order
+        self.next: dict[Place, Place] = {}  # which place took this one's tensor and kept its units
+        self.alias: dict[Place, Place] = {}  # which place had returned this one's tensor before
+        self.blind: dict[str, str] = {}
+        self.called: dict[str, int] = {}
+        self.batches = 0
+        self.attending = Attending(lambda path: self._chosen(path, "") != frozenset())
+        self._trail, self._axes = Trail(), Axes(options.stated)
+        self._sites: dict[tuple[str, str], tuple[Site, frozenset[int] | None]] = {}
+        self._followed: set[Place] = set()  # wanted, or behind a wanted one
+        self._places: dict[tuple[str, str, int], tuple[Place, bool]] = {}
+        self._calls: dict[str, int] = {}
+        self._taken: dict[str, Place | None] = {}
+        self._mask: torch.Tensor | None = None
+
+    def run(self, loader: Any, inputs: Callable[[Any], Any] | None, *, as_is: bool) -> None:
+        """Go over the data once."""
+        with ExitStack() as undo:
+            undo.enter_context(unchanged(self.model))
+            if not as_is:
+                undo.enter_context(evaluating(self.model))
+            for named in self.modules.values():
+                self._place_hooks(named, undo)
+            undo.enter_context(torch.inference_mode(mode=False))  # its tensors do not say when they are written to
+            undo.enter_context(torch.no_grad())
+            undo.enter_context(eagerly(self.model))
+            for batch in batches(loader):
+                self._begin(batch)
+                with self.attending.watching() if self.options.attention else nullcontext():
+                    call(self.model, batch, inputs)
+                self.batches += 1
+
+    def _place_hooks(self, named: NamedModule, undo: ExitStack) -> None:
+        path, module = named.path, named.module
+        passes_on = keeps_units(module)
+
+        def before(_module: nn.Module, args: tuple[Any, ...]) -> None:
+            self.attending.enter(path)
+            if passes_on:
+                step = self._trail.find(args[0]) if args and isinstance(args[0], torch.Tensor) else None
+                self._taken[path] = None if step is None else step.place
+
+        def after(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+            self.attending.leave(path)
+            index = self._calls.get(path, 0)
+            self._calls[path] = self.called[path] = index + 1
+            with unseen(), torch._C.DisableTorchFunction():
+                self._axes.passed(module, output)
+                for leaf, tensor in leaves(output):
+                    self._take(*self._place_of(path, leaf, min(index, MOST_CALLS - 1)), module, tensor)
+                if self.options.attention:
+                    self.attending.returned(path, module, args, kwargs, output)
+            self._taken.pop(path, None)
+
+        undo.callback(module.register_forward_pre_hook(Hook(before)).remove)
+        undo.callback(module.register_forward_hook(Hook(after), with_kwargs=True).remove)
+
+    def _begin(self, batch: Any) -> None:
+        self._mask = self.attending.mask = mask_of(batch, self.options.mask)
+        self._trail.clear()
+        self._axes.clear()
+        self._calls.clear()
+        self.attending.clear()
+
+    def _site(self, path: str, leaf: str) -> tuple[Site, frozenset[int] | None]:
+        """The site, and which calls of it the selection means: None for all."""
+        if (path, leaf) not in self._sites:
+            site = Site(-1, path, "output", output_path=leaf, module=path, bases=bases(self.modules[path].module))
+            self._sites[path, leaf] = site, self.options.matcher.calls(site)
+        return self._sites[path, leaf]
+
+    def _chosen(self, path: str, leaf: str) -> frozenset[int] | None:
+        return self._site(path, leaf)[1]
+
+    def _place_of(self, path: str, leaf: str, index: int) -> tuple[Place, bool]:
+        """The place of a call, and whether the selection means it.
+
+        All calls of weights are one place, their units being the same; without weights, or where calls are named, each is its own.
+        """
+        known = self._places.get((path, leaf, index))
+        if known is None:
+            chosen = self._chosen(path, leaf)
+            apart = bool(chosen) or next(self.modules[path].module.parameters(), None) is None
+            known = Place(path, leaf, index if apart else 0), chosen is None or index in chosen
+            self._places[path, leaf, index] = known
+        return known
+
+    def _take(self, place: Place, wanted: bool, module: nn.Module, tensor: torch.Tensor) -> None:
+        source = self._taken.get(place.path)
+        behind = source in self._followed
+        if not (wanted or behind) or not tensor.dim():
+            return
+        values = readable(tensor)
+        if isinstance(values, str):
+            self.blind.setdefault(place.path + place.leaf, values)
+            return
+        self._followed.add(place)
+        if wanted:
+            self.wanted[place] = None
+        if source is not None and behind:
+            self.next[source] = place
+        axis = self._axes.of(self._site(place.path, place.leaf)[0], module, values)
+        self._read(Returned(place, module, tensor, axis), values, needed=wanted or kind(module) != "other")
+
+    def _read(self, returned: Returned, values: torch.Tensor, *, needed: bool) -> None:
+        place, tensor, axis = returned.place, returned.tensor, returned.axis
+        step = self._trail.find(tensor)
+        if step is not None and step.axis == axis and step.place in self.meters and place not in self.meters:
+            self.alias[place] = step.place
+            return  # the trail leads to the one that was read
+        if needed and values.numel():
+            self._add(returned, values)
+        self._trail.note(tensor, place, axis)
+
+    def _add(self, returned: Returned, values: torch.Tensor) -> None:
+        place, name = returned.place, returned.place.path + returned.place.leaf
+        values, axis = kept(values, returned.axis, self._mask)
+        if name in self.blind or not values.numel():
+            return
+        units = values.shape[axis]
+        if place not in self.meters:
+            self.meters[place] = Meter(units, values.device, Reading(bounds(returned.module), self.options.spectrum))
+        known = self.meters[place].units.units
+        if place in self.alias:
+            self.blind[name] = "it returned another layer's tensor in some batches and one of its own in others"
+        elif known != units:
+            self.blind[name] = f"its number of units changes, {known} and then {units}: name their dimension with dim="
+        else:
+            self.meters[place].add(values, axis)
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """A tensor that a module has returned, where, and along which dimension its units are."""
+
+    place: Place
+    module: nn.Module
+    tensor: torch.Tensor
+    axis: int
+
+
+def eagerly(model: nn.Module) -> AbstractContextManager[Any]:
+    """Compiled code does not run hooks that were placed after it was compiled: while this lasts, it runs as it was written."""
+    compiled = any(m._compiled_call_impl is not None or hasattr(m, "_orig_mod") for m in model.modules())
+    return torch.compiler.set_stance("force_eager") if compiled else nullcontext()

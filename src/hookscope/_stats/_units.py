@@ -1,0 +1,161 @@
+"""Adds up what `UnitStats` holds, tensor by tensor, in memory that does not grow.
+
+Powers are summed of the differences from a shift, which is the mean of all that was seen whenever that has doubled: then no digits are
+lost, and a batch costs one pass. On the CPU float32 is read by the kernel in `_units_native.c`, everything else by torch operations.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any, cast
+
+import torch
+
+from ._backend import KERNEL
+from ._unit_stats import RANGES, UnitStats
+
+N, NONFINITE, S1, S2, S3, S4, ABS, MIN, MAX, POSITIVE, ZERO, LARGE, ROWS = range(13)
+TINY = (2.0**-126, 2.0**-14, 2.0**-6)
+OVER = (448.0, 57344.0, 65504.0, float(torch.finfo(torch.bfloat16).max))
+_NARROW = (torch.float32, torch.float16, torch.bfloat16)
+FEW = 64
+CHUNK = 1 << 20  # elements whose float64 copies the torch path holds at a time
+
+
+def _load() -> ModuleType | None:
+    if KERNEL is None:  # not built, or not wanted
+        return None
+    try:
+        from . import _units_native
+    except ImportError:
+        return None
+    return _units_native
+
+
+UNIT_KERNEL = _load()
+
+
+class Units:
+    """The units of one place; `add` tensors, then ask for `stats`.
+
+    >>> units = Units(2, torch.device("cpu"))
+    >>> units.add(torch.tensor([[1.0, 0.0], [3.0, 0.0]]), 1)
+    3.0
+    >>> units.stats().mean.tolist(), units.stats().zero.tolist()
+    ([2.0, 0.0], [0.0, 2.0])
+    """
+
+    def __init__(self, units: int, device: torch.device) -> None:
+        self.units = units
+        # A device without float64 (MPS) is read where there is one.
+        self.device = device if device.type in ("cpu", "cuda", "xpu") else torch.device("cpu")
+        self._rows = torch.zeros(ROWS, units, dtype=torch.float64, device=self.device)
+        self._rows[MIN], self._rows[MAX] = torch.inf, -torch.inf
+        self._ranges = torch.zeros(len(RANGES), dtype=torch.float64, device=self.device)
+        self._shift = torch.zeros(units, dtype=torch.float64, device=self.device)
+        self._pointers = tuple(t.data_ptr() for t in (self._shift, self._rows, self._ranges))
+        self._natively = UNIT_KERNEL is not None and self.device.type == "cpu"
+        self._read = self._due = 0
+
+    def add(self, values: torch.Tensor, axis: int) -> float:
+        """Add a floating-point tensor whose units are along `axis`; returns the largest finite magnitude in it (0 for none)."""
+        if not values.numel():
+            return 0.0
+        values = values.detach().to(self.device)
+        if self._read == 0:
+            self._begin(laid_out(values, axis))
+        if self._natively and values.dtype in _NARROW:
+            most = self._add_natively(values.float(), axis % max(values.dim(), 1))
+        else:
+            most = self._add_plainly(laid_out(values, axis))
+        self._read += values.numel()
+        if self._read >= self._due:
+            self._due = 4 * self._read
+            self._recentre()
+        return most
+
+    def stats(self) -> UnitStats:
+        """What has been added, on the host."""
+        rows, ranges = self._rows.cpu(), self._ranges.cpu().numpy()
+        r = rows.numpy().copy()
+        mean, m2, m3, m4 = _central(r, self._shift.cpu().numpy())
+        constant = r[MIN] == r[MAX]
+        for moment in (m2, m3, m4):
+            moment[constant] = 0.0  # exactly: the mean of equal numbers may be off by a rounding
+        mean[constant] = r[MIN][constant]
+        counts = {"n": r[N], "nonfinite": r[NONFINITE], "positive": r[POSITIVE], "zero": r[ZERO], "large": r[LARGE]}
+        return UnitStats(**counts, mean=mean, m2=m2, m3=m3, m4=m4, abs=r[ABS], min=r[MIN], max=r[MAX], ranges=ranges.copy())
+
+    def _begin(self, block: torch.Tensor) -> None:
+        """Any shift near the values will do to begin with: the mean of a few of each unit."""
+        some = block[: max(1, FEW // block.shape[2]), :, :FEW]
+        self._shift.copy_(torch.where(some.isfinite(), some, 0).mean((0, 2), dtype=torch.float64).nan_to_num(0.0, 0.0, 0.0))
+
+    def _add_natively(self, x: torch.Tensor, axis: int) -> float:
+        assert UNIT_KERNEL is not None
+        if x.is_contiguous():
+            inner = x.shape[axis + 1 :].numel()
+        elif x.movedim(axis, -1).is_contiguous():  # channels last
+            inner = 1
+        else:
+            x = x.contiguous()
+            inner = x.shape[axis + 1 :].numel()
+        outer = x.numel() // (self.units * inner)
+        return cast("float", UNIT_KERNEL.add(x.data_ptr(), outer, self.units, inner, *self._pointers))
+
+    def _add_plainly(self, block: torch.Tensor) -> float:
+        """The same in torch operations, a chunk at a time."""
+        outer = max(1, CHUNK // (block.shape[1] * block.shape[2]))
+        return max(self._add_chunk(block[i : i + outer]) for i in range(0, block.shape[0], outer))
+
+    def _add_chunk(self, block: torch.Tensor) -> float:
+        x = block.double()
+        finite = x.isfinite()
+        x = torch.where(finite, x, 0.0)
+        size = x.abs()
+        d = torch.where(finite, x - self._shift[:, None], 0.0)
+        d2 = d * d
+        sums = (finite, ~finite, d, d2, d2 * d, d2 * d2, size)
+        counts = (x > 0, (x == 0) & finite, size >= 6)
+        for row, values in zip((*range(7), POSITIVE, ZERO, LARGE), (*sums, *counts), strict=True):
+            self._rows[row] += values.sum((0, 2), dtype=torch.float64)
+        self._rows[MIN] = torch.minimum(self._rows[MIN], torch.where(finite, x, torch.inf).amin((0, 2)))
+        self._rows[MAX] = torch.maximum(self._rows[MAX], torch.where(finite, x, -torch.inf).amax((0, 2)))
+        tiny = [((size < limit) & (size > 0)).sum(dtype=torch.float64) for limit in TINY]
+        self._ranges += torch.stack([*tiny, *((size > limit).sum(dtype=torch.float64) for limit in OVER)])
+        return float(size.max())
+
+    def _recentre(self) -> None:
+        """Move the shift to the mean: the sums become those of the central moments."""
+        rows: Any = self._rows
+        shift: Any = self._shift
+        if self.device.type == "cpu":  # numpy, over the same memory, has less to do around each of the many small operations
+            rows, shift = rows.numpy(), shift.numpy()
+        mean, m2, m3, m4 = _central(rows, shift)
+        if abs(m4.sum() - m4.sum()) == 0:  # beyond that, float64 itself has overflowed
+            shift[:] = mean
+            rows[S1], rows[S2], rows[S3], rows[S4] = 0.0, m2, m3, m4
+
+
+def laid_out(values: torch.Tensor, axis: int) -> torch.Tensor:
+    """The tensor as [outer, units, inner] in one stretch of memory; only what lies otherwise is copied."""
+    if values.dim() == 0:
+        return values.reshape(1, 1, 1)
+    axis %= values.dim()
+    last = values.movedim(axis, -1)
+    if last.is_contiguous():
+        return last.reshape(-1, values.shape[axis], 1)
+    values = values.contiguous()
+    outer = values.shape[:axis].numel()
+    return values.reshape(outer, values.shape[axis], -1)
+
+
+def _central(rows: Any, shift: Any) -> tuple[Any, Any, Any, Any]:
+    """Mean and central moments of what was summed about the shift; arrays of numpy or tensors."""
+    n, s1, s2, s3, s4 = rows[N].clip(min=1), rows[S1], rows[S2], rows[S3], rows[S4]
+    off = s1 / n
+    square = off * off
+    m2 = (s2 - off * s1).clip(min=0)
+    m3 = s3 - 3 * off * s2 + 2 * square * s1
+    m4 = (s4 - 4 * off * s3 + 6 * square * s2 - 3 * square * off * s1).clip(min=0)
+    return shift + off, m2, m3, m4
