@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ._core._finding import Diagnosis, Finding
     from ._core._select import Selection, select
     from ._core._site import Site
-    from ._lab import Extracted, Pool, capture, diagnose_dead_neurons, extract, find_nonfinite, replay
+    from ._lab import Comparison, Extracted, Pool, capture, diagnose_dead_neurons, diff, extract, find_nonfinite, record_reference, replay
     from ._origin import Verdict
     from ._record import Incident, Run, Series
     from ._rules import diagnose
@@ -36,6 +36,7 @@ __version__ = "0.1.0"
 
 _HOME = {
     "AttachError": "_core._errors",
+    "Comparison": "_lab",
     "Diagnosis": "_core._finding",
     "Extracted": "_lab",
     "Finding": "_core._finding",
@@ -60,8 +61,10 @@ _HOME = {
     "capture": "_lab",
     "diagnose": "_rules",
     "diagnose_dead_neurons": "_lab",
+    "diff": "_lab",
     "extract": "_lab",
     "find_nonfinite": "_lab",
+    "record_reference": "_lab",
     "replay": "_lab",
     "select": "_core._select",
     "sites": "_taps",
@@ -69,6 +72,7 @@ _HOME = {
 }
 __all__ = [
     "AttachError",
+    "Comparison",
     "Diagnosis",
     "Extracted",
     "Finding",
@@ -93,8 +97,10 @@ __all__ = [
     "capture",
     "diagnose",
     "diagnose_dead_neurons",
+    "diff",
     "extract",
     "find_nonfinite",
+    "record_reference",
     "replay",
     "select",
     "sites",

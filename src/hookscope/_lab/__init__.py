@@ -1,8 +1,20 @@
 """On-demand work that runs the model itself."""
 
 from ._dead_neurons import diagnose_dead_neurons
+from ._diff import Comparison, diff, record_reference
 from ._extract import Extracted, Pool, capture, extract
 from ._find_nonfinite import find_nonfinite
 from ._replay import replay
 
-__all__ = ["Extracted", "Pool", "capture", "diagnose_dead_neurons", "extract", "find_nonfinite", "replay"]
+__all__ = [
+    "Comparison",
+    "Extracted",
+    "Pool",
+    "capture",
+    "diagnose_dead_neurons",
+    "diff",
+    "extract",
+    "find_nonfinite",
+    "record_reference",
+    "replay",
+]
