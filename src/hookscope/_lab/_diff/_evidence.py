@@ -25,10 +25,13 @@ def evidence(modules: tuple[list[Described], list[Described]], tensors: Mapping[
         if one.attributes.get("training") != other.attributes.get("training") and _has_modes(one, other):
             modes = ["in training mode" if m.attributes.get("training") else "in evaluation mode" for m in (one, other)]
             yield f"{_at(one)}a is {modes[0]} and b {modes[1]}"
-    for one in modules[0]:
+    for one, other in zip(*modules, strict=False):
+        keeps = ["Conv1D" in {base.rsplit(".", 1)[-1] for base in m.bases} for m in (one, other)]
         for row in tensors.get(one.path, ()):
             if not row.agrees:
                 yield row.sentence
+            elif keeps[0] != keeps[1] and row.a.endswith(".weight") and not row.layout:
+                yield f"{row.a} is the same in both, and has to be transposed: a Conv1D keeps (in, out), a Linear (out, in)"
     for one, other in zip(*modules, strict=False):
         for name, left, right in differing(one, other):
             yield f"{_at(one)}{name} is {left!r} in a and {right!r} in b"

@@ -22,18 +22,17 @@ _ACTIVATIONS = {
     "ReLU squared": lambda x: functional.relu(x).square(),
     "leaky ReLU with slope 0.01": functional.leaky_relu,
 }
-_UNITS = (("float16", 2.0**-11), ("bfloat16", 2.0**-8), ("float8_e4m3", 2.0**-4))
+_UNITS = (("float16", 2.0**-11), ("bfloat16", 2.0**-8))
 
 
 def patterns(a: torch.Tensor, b: torch.Tensor, inputs: torch.Tensor | None, unit: float) -> Iterator[str]:
     """Sentences about `a` and `b`, of one shape, likeliest first; `inputs` went into both, `unit` is the roundoff of their dtypes."""
     a, b = (t.double().nan_to_num(0.0, 0.0, 0.0) for t in (a, b))
     tight = max(TIGHT, 64 * unit)
-    if inputs is not None and inputs.shape == a.shape:
-        yield from _elementwise(a, b, inputs.double(), tight)
-    for pattern in (_zeros, _scaled, _constant, _shifted, _turned):
-        yield from pattern(a, b, tight)
-    yield from _coarser(a, b, unit)
+    found = [sentence for pattern in (_zeros, _scaled, _by_feature, _constant, _shifted, _turned) for sentence in pattern(a, b, tight)]
+    if not found and inputs is not None and inputs.shape == a.shape:
+        found += _elementwise(a, b, inputs.double(), tight)
+    yield from found or _coarser(a, b, unit)
 
 
 def _off(a: torch.Tensor, b: torch.Tensor) -> float:
@@ -70,6 +69,16 @@ def _scaled(a: torch.Tensor, b: torch.Tensor, tight: float) -> Iterator[str]:
     if abs(far.scale - 1) > 1e-4 and _off(a * far.scale, b) < min(tight, abs(far.scale - 1) / 20):
         inverse = f" = 1/{1 / far.scale:.6g}" if 0 < abs(far.scale) < 1 else ""
         yield f"b is a times {far.scale:.6g}{inverse}: a scale is missing, or applied twice"
+
+
+def _by_feature(a: torch.Tensor, b: torch.Tensor, tight: float) -> Iterator[str]:
+    """A factor for each element of the last axis, told only where there are many more rows than it takes to fit anything."""
+    rows, others = (t.reshape(-1, a.shape[-1]) if a.dim() > 1 else None for t in (a, b))
+    if rows is None or others is None or len(rows) < 4 or abs(distance(a, b).cosine) < 0.2:
+        return
+    factor = (rows * others).sum(0) / rows.square().sum(0).clamp_min(1e-300)
+    if float(factor.std()) > 1e-4 and _off(rows * factor, others) < min(tight, _off(a, b) / 20):
+        yield "b is a times a factor of its own for each feature: the weight of a norm, or a gain, is on one side only"
 
 
 def _constant(a: torch.Tensor, b: torch.Tensor, tight: float) -> Iterator[str]:

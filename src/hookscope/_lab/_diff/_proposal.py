@@ -20,6 +20,7 @@ from ._prints import Print
 
 NEAR = 0.05  # as far as bfloat16 moves the sum of a weight, in standard errors, and its norm
 _KINDS = {
+    "rotary": ("rotary", "rope"),
     "norm": ("norm",),
     "dropout": ("drop",),
     "embedding": ("embed",),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING
 
 from ._measure import Distance
@@ -11,15 +12,16 @@ if TYPE_CHECKING:
     from ._comparison import Comparison
 
 SHOWN = 40
+WIDTH = 110
 _MARKS = {"equal": " ", "rounding": " ", "inherited": "·", "added": "✗", "unknown": "?"}
 
 
 def table(found: Comparison) -> str:
     """Lines; with many sites those without a difference worth seeing are counted instead."""
     rows = _chosen(found)
-    width = min(46, max([len(row.name) for row in rows], default=4))
+    width = min(46, max([len(_place(row)) for row in rows], default=4))
     head = f"  {'site':<{width}}  {'class':<18} {'inputs':>8} {'outputs':>8} {'added':>8} {'rounding':>8}  status"
-    lines = [found.verdict, "", head, *(_line(row, width) for row in rows)]
+    lines = [*textwrap.wrap(found.verdict, WIDTH, break_on_hyphens=False), "", head, *(_line(row, width) for row in rows)]
     left = len(found.sites) - len(rows)
     lines += [f"  and {left} more sites, none of which adds anything"] if left else []
     bad = [row for row in found.parameters if not row.agrees]
@@ -40,9 +42,14 @@ def _chosen(found: Comparison) -> list[SiteDifference]:
 
 
 def _line(row: SiteDifference, width: int) -> str:
-    name = row.name if len(row.name) <= width else "…" + row.name[1 - width :]
+    name = _place(row)
+    name = name if len(name) <= width else "…" + name[1 - width :]
     cells = [number(row.inputs), number(row.total), number(row.added), f"{row.limit:.1e}"]
     return f"{_MARKS[row.status]} {name:<{width}}  {row.module_class[:18]:<18} " + " ".join(f"{c:>8}" for c in cells) + f"  {row.status}"
+
+
+def _place(row: SiteDifference) -> str:
+    return f"{row.a}@{row.call}" if row.call else row.a
 
 
 def number(far: Distance | None) -> str:

@@ -35,10 +35,13 @@ def judge(found: Found) -> tuple[str, SiteDifference | None, bool]:
         first, before = _culprit(found.sites, adding)
         causes = tuple(dict.fromkeys([*_causes(found, first), *first.likely]))
         first = replace(first, likely=causes)
-        return _divergence(first, before), first, False
+        return _divergence(first, before) + _harmless(found.sites), first, False
     unknown = [row for row in found.sites if row.status == "unknown"]
     if unknown:
         return _unclear(unknown[0]), unknown[0], False
+    given = next((row.inputs for row in found.sites if row.a == "(root)" and row.inputs is not None and beyond(row.inputs, 8 * row.limit)), None)
+    if given is not None:
+        return f"the modules agree, but the two models were given inputs that differ by {given.relative:.1e}: pass both the same", None, False
     gradient = first_diverging(found.gradients)
     if gradient is not None:
         return f"outputs are equal within tolerance; first divergence in the backward: {gradient.sentence}", None, False
@@ -93,15 +96,22 @@ def _partnerless(found: Found, path: str) -> Iterator[str]:
 def _divergence(first: SiteDifference, before: SiteDifference | None) -> str:
     place = f"first divergence at `{first.name}` ({first.module_class})"
     if before is not None and before is not first:
-        place += f", in its own code: it shows first in what goes into `{before.name}`"
+        place += f", in its own code: it shows first in what goes into `{before.name}`" + (f", {before.shift}" if before.shift else "")
     said = [f"{place}: {_how(first)}"]
     if first.inputs is None or first.inputs.exact:
         said.append("its inputs are equal")
+    elif not beyond(first.inputs, 8 * first.limit):
+        said.append("its inputs are equal within rounding")
     else:
         said.append(f"its inputs differ by {first.inputs.relative:.1e}, which is taken out")
     if first.likely:
         said.append("likely: " + "; ".join(first.likely[:3]))
     return "; ".join(said)
+
+
+def _harmless(sites: Sequence[SiteDifference]) -> str:
+    agrees = any(row.a == "(root)" and row.status in ("equal", "rounding") for row in sites)
+    return "; the output of the whole is equal within tolerance all the same" if agrees else ""
 
 
 def _how(row: SiteDifference) -> str:

@@ -35,6 +35,7 @@ class Entered:
     fed: dict[int, torch.Tensor] = field(default_factory=dict)
     again: Leaves | None = None
     note: str = ""
+    shift: str = ""
 
 
 @dataclass(slots=True)
@@ -121,6 +122,7 @@ class Walker:
             lost = lost or tensor is None
             if tensor is not None:
                 found.fed[j] = _laid(tensor, theirs[j][1])
+                found.shift = found.shift or _shift(found.fed[j], theirs[j][1])
             if far.distance is not None and (worst is None or _worse(far.distance, worst)):
                 worst = far.distance
         return worst, lost
@@ -167,7 +169,7 @@ class Walker:
             SiteDifference(
                 " + ".join(path or "(root)" for path in pair.a), " + ".join(path or "(root)" for path in pair.b), call, module.name, status,
                 first.inputs, total.distance, given.distance, bound.value, bound.source, calls[0].entered, calls[-1].left,
-                total.layout, total.mismatch or note, likely,
+                total.layout, total.mismatch or note, first.shift, likely,
             )
         )  # fmt: skip
 
@@ -233,6 +235,14 @@ def _laid(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     tries = [value for _, value in layouts(tensor, tuple(like.shape))]
     values = plain(like).double()
     return min(tries, key=lambda t: float((t.double() - values).nan_to_num().norm())) if len(tries) > 1 else tries[0]
+
+
+def _shift(ours: torch.Tensor, theirs: torch.Tensor) -> str:
+    """`b's are a's plus 1`: of positions or labels."""
+    if ours.is_floating_point() or ours.dtype == torch.bool or ours.numel() < 2 or theirs.dtype == torch.bool:
+        return ""
+    apart = (plain(theirs) - plain(ours)).unique()
+    return f"b's are a's {'plus' if apart[0] > 0 else 'minus'} {abs(int(apart[0]))}" if len(apart) == 1 and apart[0] else ""
 
 
 def _joined(outputs: list[Leaves]) -> Leaves:
