@@ -37,7 +37,7 @@ class Attention(nn.Module):
         q, k, v = (layer(x).view(batch, length, HEADS, -1).transpose(1, 2) for layer in (self.query, self.key, self.value))
         scores = q @ k.transpose(-1, -2) / math.sqrt(WIDTH // HEADS)
         if self.fault != "padding not masked":
-            scores = scores.masked_fill(mask[:, None, None] == 0, torch.finfo(torch.float32).min)
+            scores = scores.masked_fill(mask[:, None, None] == 0, torch.finfo(scores.dtype).min)
         return (scores.softmax(-1) @ v).transpose(1, 2).reshape(batch, length, -1)
 
 
@@ -46,7 +46,11 @@ class Layer(nn.Module):
         super().__init__()
         self.attn, self.out = Attention(fault), nn.Linear(WIDTH, WIDTH)
         self.norm1, self.norm2 = (nn.LayerNorm(WIDTH, eps=1e-5 if fault == "eps" else EPS) for _ in range(2))
-        self.up, self.act, self.down = nn.Linear(WIDTH, INNER), nn.GELU("tanh" if fault == "GELU by tanh" else "none"), nn.Linear(INNER, WIDTH)
+        self.up, self.act, self.down = (
+            nn.Linear(WIDTH, INNER),
+            nn.GELU("tanh" if fault == "GELU by tanh" else "none"),
+            nn.Linear(INNER, WIDTH),
+        )
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         x = self.norm1(x + self.out(self.attn(x, mask)))

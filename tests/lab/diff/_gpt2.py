@@ -6,7 +6,6 @@ import math
 
 import torch
 from torch import nn
-
 from transformers import GPT2Config, GPT2LMHeadModel
 
 WIDTH, HEADS, LAYERS = 32, 4, 3
@@ -141,8 +140,6 @@ def _linear(mine: nn.Linear, theirs: nn.Module) -> None:
     mine.weight.copy_(theirs.weight.t())
     if mine.bias is not None:
         mine.bias.copy_(theirs.bias)
-
-
 
 
 # fault -> the module of the original in which it shows

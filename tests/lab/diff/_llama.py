@@ -34,7 +34,7 @@ class Rotary(nn.Module):
         size = WIDTH // HEADS
         angles = places[:, None].float() * base ** -(torch.arange(0, size, 2).float() / size)
         angles = torch.cat([angles, angles], -1)[None]
-        return angles.cos(), angles.sin()
+        return angles.cos().to(x.dtype), angles.sin().to(x.dtype)
 
 
 class Attention(nn.Module):
@@ -126,7 +126,12 @@ def port(model: LlamaForCausalLM, fault: str = "", *, layer: int = 1) -> Port:
         attention, mlp = theirs.self_attn, theirs.mlp
         pairs += [(mine.norm1, theirs.input_layernorm), (mine.norm2, theirs.post_attention_layernorm)]
         pairs += [(mine.attn.query, attention.q_proj), (mine.attn.key, attention.k_proj), (mine.attn.value, attention.v_proj)]
-        pairs += [(mine.attn.out, attention.o_proj), (mine.mlp.gate, mlp.gate_proj), (mine.mlp.up, mlp.up_proj), (mine.mlp.down, mlp.down_proj)]
+        pairs += [
+            (mine.attn.out, attention.o_proj),
+            (mine.mlp.gate, mlp.gate_proj),
+            (mine.mlp.up, mlp.up_proj),
+            (mine.mlp.down, mlp.down_proj),
+        ]
     with torch.no_grad():
         for mine, theirs in pairs:
             mine.weight.copy_(theirs.weight)

@@ -77,8 +77,10 @@ def book_from_json(found: Mapping[str, Any]) -> Book:
     """The book that `as_json` wrote."""
     calls = [_call_from_json(call) for call in found["calls"]]
     modules = [Described(m["path"], tuple(m["bases"]), _tuples(m["attributes"]), m["leaf"]) for m in found["modules"]]
-    tables = [{name: print_from_json(p) for name, p in found[table].items()} for table in ("parameters", "buffers", "grads")]
-    return Book({call.key: call for call in calls}, {m.path: m for m in modules}, *tables, facts=found["facts"])
+    parameters, buffers, grads = (
+        {name: print_from_json(p) for name, p in found[table].items()} for table in ("parameters", "buffers", "grads")
+    )
+    return Book({call.key: call for call in calls}, {m.path: m for m in modules}, parameters, buffers, grads, found["facts"])
 
 
 def _tuples(attributes: Mapping[str, Any]) -> dict[str, Any]:

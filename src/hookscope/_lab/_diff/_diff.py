@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,12 @@ from ._comparison import Comparison
 from ._gradients import GradientEar
 from ._listen import Heard, listening
 from ._outputs import Known, compare
-from ._pairing import Map, Pairs, given
+from ._pairing import Map, given
 from ._parameters import compare_parameters
 from ._proposal import propose
 from ._recorder import gradients, on_gradients, record
 from ._reference import read_reference
-from ._row import SiteDifference
+from ._row import SiteDifference, Status
 from ._running import Loss, Side, untouched
 from ._shapes import Shapes
 from ._store import Store
@@ -78,20 +78,29 @@ def diff(  # noqa: PLR0913  # two sides, what they run on, and what is to be tak
             left = Side("model_a", model_a, batch, loss_fn)
             store, randomness = Store(Path(folder)), Randomness.now()
             book = record(left, store, randomness)
-        return _compare(book, store, right, (randomness, tol, map or {}, left))
+        return _compare(book, store, right, _Asked(randomness, tol, map or {}, left, turned=batch_b is not None))
 
 
-_Rest = tuple[Randomness, Tol, Map, "Side | None"]
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """The rest of the question. `turned`: the sides take their batches in forms of their own."""
+
+    randomness: Randomness
+    tol: Tol
+    map: Map
+    left: Side | None
+    turned: bool
 
 
-def _compare(book: Book, store: Store, right: Side, rest: _Rest) -> Comparison:
-    randomness, tol, wanted, left = rest
+def _compare(book: Book, store: Store, right: Side, asked: _Asked) -> Comparison:
+    randomness, tol, wanted, left = asked.randomness, asked.tol, asked.map, asked.left
     other = record(right, Shapes(), randomness)
     pairs = propose(book, other, given(wanted, tuple(book.modules), tuple(other.modules)))
-    if len(set(pairs.used_a)) < 1 or not pairs.found:
+    if not pairs.found:
         raise UsageError(f"no common sites: a's modules are {list(book.fired)[:6]}, b's {list(other.fired)[:6]}; name pairs with map=")
     parameters = compare_parameters(book, other, right.inner, pairs)
     walker = Walker.of(book, store, tol, pairs)
+    walker.turned = asked.turned
     grads = GradientEar(book, store, tol, pairs)
     with untouched(right.inner, randomness), listening(right.inner, _Both(walker, grads)):
         result = right.run()
@@ -103,7 +112,7 @@ def _compare(book: Book, store: Store, right: Side, rest: _Rest) -> Comparison:
     verdict, first, agrees = judge(found)
     if first is not None:
         rows = [first if row.a == first.a and row.call == first.call and row.b == first.b else row for row in rows]
-    notes = tuple(_notes(found, walker, wanted))
+    notes = tuple(_notes(found, walker))
     return Comparison(verdict, first, tuple(rows), tuple(parameters), tuple(grads.rows), pairs.as_map(), notes, agrees)
 
 
@@ -135,21 +144,21 @@ def _compiled(rows: list[SiteDifference], book: Book, store: Store, sides: list[
     root = next((row for row in rows if row.a == "(root)" and row.call == 0), None)
     found = []
     for side in sides:
-        if side.compiled and side.loss_fn is None and root is not None:
-            with untouched(side.inner, randomness):
-                output = side.run(eager=False)
-            ours = [Known(p) for p in book.calls["", 0].outputs]
-            far = compare(ours, leaves(output), store).distance
-            if far is not None:
-                bad = beyond(far, root.limit)
-                base = root.total if side.name == "model_b" and root.status != "rounding" else None
-                likely = ("the compiler: its modules run eagerly give another output",) if bad and base is None else ()
-                status = "equal" if far.exact else "added" if bad and root.status in ("equal", "rounding") else "rounding"
-                found.append(replace(root, b=f"{side.name} compiled", total=far, added=far, status=status, likely=likely, left=root.left + 1))
+        shown = root is not None and (side.name == "model_a" or root.status in ("equal", "rounding"))
+        if root is None or not shown or not side.compiled or side.loss_fn is not None:
+            continue
+        with untouched(side.inner, randomness):
+            output = side.run(eager=False)
+        far = compare([Known(p) for p in book.calls["", 0].outputs], leaves(output), store).distance
+        if far is not None:
+            status: Status = "equal" if far.exact else "added" if beyond(far, root.limit) else "rounding"
+            likely = ("the compiler: the same modules, run eagerly, agree",) if status == "added" else ()
+            name = f"{side.name}, compiled"
+            found.append(replace(root, b=name, total=far, added=far, status=status, likely=likely, left=root.left + 1))
     return found
 
 
-def _notes(found: Found, walker: Walker, wanted: Map) -> list[str]:
+def _notes(found: Found, walker: Walker) -> list[str]:
     notes = []
     for book, used, names in ((found.a, found.pairs.used_a, "ab"), (found.b, found.pairs.used_b, "ba")):
         lone = [path for path in book.fired if path not in used]
@@ -166,5 +175,4 @@ def _notes(found: Found, walker: Walker, wanted: Map) -> list[str]:
         notes.append(f"{len(walker.missing)} calls of b have no counterpart, first {walker.missing[0][0]}@{walker.missing[0][1]}")
     if dropped := found.a.facts.get("tensors_not_kept"):
         notes.append(f"{dropped} tensors of the reference were over its budget: there, only hashes, norms and samples were compared")
-    del wanted
     return notes

@@ -1,4 +1,4 @@
-"""What the modules themselves say about why their outputs differ: modes, parameters, buffers, attributes, and whose output it is instead."""
+"""What the modules themselves say about why they differ: modes, parameters, buffers, attributes, and whose output it is instead."""
 
 from __future__ import annotations
 
@@ -37,12 +37,17 @@ def evidence(modules: tuple[list[Described], list[Described]], tensors: Mapping[
             yield f"{_at(one)}{name} is {left!r} in a and {right!r} in b"
 
 
+_MODAL = ("Dropout", "BatchNorm", "InstanceNorm", "RNN", "LSTM", "GRU")
+
+
 def _has_modes(one: Described, other: Described) -> bool:
-    """Whether the mode changes what a module computes: known for dropout and norms of batches, possible for whatever is not torch's own."""
-    names = (*one.bases, *other.bases)
-    return any("Dropout" in n or "BatchNorm" in n or "RNN" in n or "InstanceNorm" in n for n in names) or not one.bases[0].startswith(
-        "torch.nn."
-    )
+    """Whether the mode changes what a module computes: known of torch's own, possible of any other."""
+    for module in (one, other):
+        if any(word in base for base in module.bases for word in _MODAL) or not module.bases[0].startswith("torch.nn."):
+            return True
+        if any("drop" in name and isinstance(value, float) and value for name, value in module.attributes.items()):
+            return True
+    return False
 
 
 def _at(module: Described) -> str:

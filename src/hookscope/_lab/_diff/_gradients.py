@@ -18,7 +18,7 @@ from ._prints import Print
 from ._store import Store
 from ._tolerance import Tol, unit
 
-FLOOR = 1e-3  # a gradient this much smaller than the largest is mostly the rounding of what cancels in it (the bias of a key)
+FLOOR = 0.1  # of the largest: a gradient much smaller is mostly the rounding of what cancels in it (the bias of a key, one before a norm)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,9 @@ class GradientEar:
                 grad = grads[row.b].t() if row.layout == "transposed" else grads[row.b]
                 self._add((row.a, row.b), "parameter", self.book.grads[row.a], ("", grad), 0)
 
-    def _add(self, names: tuple[str, str], kind: Literal["output", "parameter"], ours: Print, theirs: tuple[str, torch.Tensor], order: int) -> None:
+    def _add(
+        self, names: tuple[str, str], kind: Literal["output", "parameter"], ours: Print, theirs: tuple[str, torch.Tensor], order: int
+    ) -> None:
         far = compare([Known(ours)], [theirs], self.store).distance
         if far is None:
             return

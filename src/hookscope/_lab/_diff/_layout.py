@@ -6,20 +6,23 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 
-
 import torch
 
 Shape = tuple[int, ...]
 
 
-def layouts(tensor: torch.Tensor, shape: Shape) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensor in that shape, in every way that moves whole axes only, each with its name; as it is, the name is empty."""
+def layouts(tensor: torch.Tensor, shape: Shape, *, turned: bool = False) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensor in that shape, in every way that moves whole axes only, each with its name; as it is, the name is empty.
+
+    Where the shape is right as it is, axes of one size are exchanged only if it is known that the sides lay them out in their own way.
+    """
     if tuple(tensor.shape) == shape:
         yield "", tensor
-        return
+        if not turned:
+            return
     if len(shape) <= 5 and sorted(tensor.shape) == sorted(shape):
         for order in itertools.permutations(range(len(shape))):
-            if all(tensor.shape[axis] == size for axis, size in zip(order, shape, strict=True)):
+            if order != tuple(range(len(shape))) and all(tensor.shape[axis] == size for axis, size in zip(order, shape, strict=True)):
                 yield f"axes {order}", tensor.permute(order)
     elif fits(tuple(tensor.shape), shape):
         yield "reshaped", tensor.reshape(shape)
@@ -34,7 +37,10 @@ def fits(a: Shape, b: Shape) -> bool:
 
 
 def pairs(a: Sequence[tuple[str, Shape, bool]], b: Sequence[tuple[str, Shape, bool]]) -> list[tuple[int, int]]:
-    """Which tensor of one structure is which of the other: by path first, then in order; given are path, shape, and whether it is floating."""
+    """Which tensor of one structure is which of the other: by path first, then in order.
+
+    Given are path, shape, and whether it is floating.
+    """
     free = list(range(len(b)))
     found: list[tuple[int, int]] = []
     for same_path in (True, False):

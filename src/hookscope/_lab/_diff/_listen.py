@@ -65,7 +65,7 @@ class _Order:
         self.open.append(heard)
         self.ear.entering(heard)
 
-    def leave(self, named: NamedModule, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:  # noqa: PLR0913  # what torch passes
+    def leave(self, module: nn.Module, _args: tuple[Any, ...], _kwargs: dict[str, Any], output: Any) -> None:  # what torch passes
         if self.away:
             return
         while self.open and self.open[-1].module is not module:  # of calls that raised, and were caught further out
@@ -84,7 +84,7 @@ def listening(model: nn.Module, ear: Ear) -> Iterator[None]:
     order = _Order(ear)
     with ExitStack() as placed:
         for named in modules(model):
-            entry, exit_ = Hook(partial(order.enter, named)), Hook(partial(order.leave, named))
+            entry, exit_ = Hook(partial(order.enter, named)), Hook(order.leave)
             placed.callback(named.module.register_forward_pre_hook(entry, with_kwargs=True).remove)
             placed.callback(named.module.register_forward_hook(exit_, with_kwargs=True).remove)
         yield

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ._prints import Print
+from ._prints import PIECE, Print
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ def distance(a: torch.Tensor, b: torch.Tensor) -> Distance:
         return _share(a, b)
     spacing = max((torch.finfo(t.dtype).eps for t in (a, b) if t.is_floating_point()), default=2.0**-52)
     sums = _Sums(spacing)
-    for left, right in zip(_real(a).split(1 << 20), _real(b).split(1 << 20), strict=True):
+    for left, right in zip(torch.split(_real(a), PIECE), torch.split(_real(b), PIECE), strict=True):
         sums.add(left.double(), right.double())
     return sums.distance
 

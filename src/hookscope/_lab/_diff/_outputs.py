@@ -49,8 +49,8 @@ def is_number(dtype: str) -> bool:
     return "float" in dtype or "complex" in dtype
 
 
-def compare(a: Sequence[Known], b: Sequence[tuple[str, torch.Tensor]], store: Store) -> Compared:
-    """The worst of all pairs."""
+def compare(a: Sequence[Known], b: Sequence[tuple[str, torch.Tensor]], store: Store, *, turned: bool = False) -> Compared:
+    """The worst of all pairs; `turned` as in `layouts`."""
     if not a or not b:
         return Compared()
     values = [(path, plain(tensor)) for path, tensor in b]
@@ -60,7 +60,7 @@ def compare(a: Sequence[Known], b: Sequence[tuple[str, torch.Tensor]], store: St
     if (0 not in {i for i, _ in matched}) and left[0][2]:
         shapes = ["×".join(map(str, side[0][1])) or "scalar" for side in (left, right)]
         return Compared(mismatch=f"a's output is {shapes[0]} and b's is {shapes[1]}")
-    found = [_one(a[i], values[j][1], store) for i, j in matched]
+    found = [_one(a[i], values[j][1], store, turned) for i, j in matched]
     return max(found, key=_gravity, default=Compared())  # the first of equals
 
 
@@ -69,12 +69,13 @@ def _gravity(compared: Compared) -> tuple[bool, float]:
     return (False, -1.0) if far is None else (far.only_a + far.only_b > 0, far.relative)
 
 
-def _one(a: Known, b: torch.Tensor, store: Store) -> Compared:
+def _one(a: Known, b: torch.Tensor, store: Store, turned: bool) -> Compared:
     printed = fingerprint(b)
     if printed.digest == a.print.digest:
         return Compared(SAME)
     tensor = a.tensor if a.tensor is not None else store.get(a.print)
     if tensor is None:
         return Compared(estimate(a.print, printed)) if a.print.shape == printed.shape else Compared()
-    tries = [Compared(distance(tensor, value.contiguous()), name, tensor, value) for name, value in layouts(b, tuple(tensor.shape))]
+    laid = layouts(b, tuple(tensor.shape), turned=turned)
+    tries = [Compared(distance(tensor, value.contiguous()), name, tensor, value) for name, value in laid]
     return min(tries, key=_gravity)

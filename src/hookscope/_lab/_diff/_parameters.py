@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -66,7 +66,10 @@ def _owned(paths: tuple[str, ...], prints: Mapping[str, Print]) -> list[dict[str
 
 
 def _of_pair(
-    pair: Pair, prints: tuple[Mapping[str, Print], Mapping[str, Print]], tensors: Mapping[str, torch.Tensor], kind: Literal["parameter", "buffer"]
+    pair: Pair,
+    prints: tuple[Mapping[str, Print], Mapping[str, Print]],
+    tensors: Mapping[str, torch.Tensor],
+    kind: Literal["parameter", "buffer"],
 ) -> Iterator[ParameterDifference]:
     left, right = (_owned(paths, side) for paths, side in zip((pair.a, pair.b), prints, strict=True))
     if len(pair.a) > 1 or len(pair.b) > 1:
@@ -76,7 +79,8 @@ def _of_pair(
     for name, full in mine.items():
         other = theirs.get(name) or next((theirs[n] for names in _ROLES.values() if name in names for n in names if n in theirs), "")
         if other:
-            yield _values(full, other, kind, prints[0][full], tensors.get(other), prints[1][other], pair.a[0])
+            row = ParameterDifference(full, other, kind, "equal", module=pair.a[0])
+            yield _values(row, prints[0][full], prints[1][other], tensors.get(other))
         elif kind == "parameter":
             yield ParameterDifference(full, "", kind, "missing in b", module=pair.a[0])
     taken = {name for names in _ROLES.values() if any(n in mine for n in names) for name in names}
@@ -85,22 +89,21 @@ def _of_pair(
             yield ParameterDifference("", full, kind, "missing in a", module=pair.a[0])
 
 
-def _values(
-    a: str, b: str, kind: Literal["parameter", "buffer"], left: Print, tensor: torch.Tensor | None, right: Print, module: str
-) -> ParameterDifference:
+def _values(row: ParameterDifference, left: Print, right: Print, tensor: torch.Tensor | None) -> ParameterDifference:
+    """The row with what the values say; `tensor` is b's, to be tried transposed."""
     if left.digest == right.digest:
-        return ParameterDifference(a, b, kind, "equal", module=module)
+        return row
     tries = [("", right)]
     if tensor is not None and tensor.dim() == 2 and tuple(tensor.shape[::-1]) == left.shape:
         tries.append(("transposed", fingerprint(plain(tensor.t().contiguous()))))
     tries = [(layout, known) for layout, known in tries if known.shape == left.shape]
     if not tries:
-        return ParameterDifference(a, b, kind, "shapes differ", module=module)
+        return replace(row, values="shapes differ")
     layout, known = min(tries, key=lambda one: estimate(left, one[1]).relative)
     relative = estimate(left, known).relative
     rounding = is_number(left.dtype) and left.dtype != known.dtype and relative <= 2 * unit((left.dtype, known.dtype))
     values: Values = "equal" if left.digest == known.digest else "rounding" if rounding else "differ"
-    return ParameterDifference(a, b, kind, values, relative, layout, module)
+    return replace(row, values=values, relative=relative, layout=layout)
 
 
 def _of_group(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch.nn import functional
@@ -10,7 +10,7 @@ from torch.nn import functional
 from ._measure import distance
 
 TIGHT = 1e-3  # of the difference itself: a pattern has to explain all but this share of it
-_ACTIVATIONS = {
+_ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "the identity": lambda x: x,
     "ReLU": functional.relu,
     "GELU": functional.gelu,

@@ -13,6 +13,7 @@ import torch
 from ..._taps._modes import unseen
 
 SAMPLED = 256  # elements, evenly spaced: 2 kB a tensor
+PIECE = 1 << 20  # elements that are looked at together, in float64
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +73,11 @@ def fingerprint(tensor: torch.Tensor, path: str = "") -> Print:
         shape = tuple(tensor.shape)
         flat = tensor.reshape(-1)
         hashed = hashlib.blake2b(f"{dtype}{shape}".encode(), digest_size=16)
-        hashed.update(memoryview(flat.view(torch.uint8).numpy()) if flat.numel() else b"")
+        hashed.update(flat.view(torch.uint8).numpy().data if flat.numel() else b"")
         values = torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat
         total = squares = absmax = 0.0
         nan = inf = 0
-        for part in values.split(1 << 20):
+        for part in torch.split(values, PIECE):
             number = part.double()
             nan += int(number.isnan().sum())
             inf += int(number.isinf().sum())

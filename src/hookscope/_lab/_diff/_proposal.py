@@ -94,6 +94,7 @@ def propose(a: Book, b: Book, pairs: Pairs) -> Pairs:
         _by_place(left, right, pairs)
         if len(pairs.found) == before:
             break
+    _silent(left, right, pairs)
     return pairs
 
 
@@ -111,7 +112,8 @@ def _unlike(left: Outline, right: Outline, one: str, other: str) -> float:
 
 def _by_weight(left: Outline, right: Outline, pairs: Pairs) -> None:
     """Each is the other's nearest, and near."""
-    mine, theirs = ([p for p in side if p in outline.weights] for side, outline in zip(_free(left, right, pairs), (left, right), strict=True))
+    free = _free(left, right, pairs)
+    mine, theirs = [p for p in free[0] if p in left.weights], [p for p in free[1] if p in right.weights]
     sizes: defaultdict[int, list[str]] = defaultdict(list)
     for other in theirs:
         sizes[right.weights[other][0].numel].append(other)
@@ -199,9 +201,20 @@ def _by_place(left: Outline, right: Outline, pairs: Pairs) -> None:
             homes[partner[home]][1].append(path)
     for ours, others in homes.values():
         keys = [[(outline.kind(p), max(outline.shape(p), default=0)) for p in side] for outline, side in ((left, ours), (right, others))]
-        for block in SequenceMatcher(None, *keys, autojunk=False).get_matching_blocks():
+        for block in SequenceMatcher(None, keys[0], keys[1], autojunk=False).get_matching_blocks():
             for i in range(block.size):
                 pairs.add((ours[block.a + i],), (others[block.b + i],), "place")
+
+
+def _silent(left: Outline, right: Outline, pairs: Pairs) -> None:
+    """Modules that are never called, and whose parameters another one uses: by name, below what has a partner."""
+    single = pairs.single
+    for path in left.weights:
+        home = None if path in left.orders else _home(path, single)
+        if home is not None:
+            other = f"{single[home]}.{path[len(home) :].lstrip('.')}".lstrip(".")
+            if other in right.weights and other not in right.orders:
+                pairs.add((path,), (other,), "name")
 
 
 def _home(path: str, known: Iterable[str]) -> str | None:

@@ -60,7 +60,7 @@ def on_gradients(key: Key, output: Any, told: Callable[[Key, int, str, torch.Ten
     """Call `told` with the gradient of each tensor in `output` when it arrives."""
     for index, (path, tensor) in enumerate(leaves(output)):
         if tensor.requires_grad and tensor.grad_fn is not None:
-            tensor.register_hook(partial(_arrived, told, (key, index, path)))
+            tensor.register_hook(partial(_arrived, told, (key, index, path)))  # type: ignore[no-untyped-call]  # torch leaves it unannotated
 
 
 def _arrived(told: Callable[[Key, int, str, torch.Tensor], None], where: tuple[Key, int, str], grad: torch.Tensor) -> None:

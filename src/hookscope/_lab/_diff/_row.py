@@ -17,8 +17,8 @@ class SiteDifference:
     `inputs` and `total` compare what went in and what came out; `added` what comes out when both are given a's inputs, None where that is
     not known, for the reason in `note`. `limit` is the relative L2 error that rounding explains here, from `limit_from`: the dtypes, a
     `measured` rounding error, or `given`. `status`: `equal` to the last bit, `rounding` within the limit, `inherited` beyond it but not
-    of the module's own making, `added` by this module, `unknown`. `layout` says how the axes of b were moved, `shift` by which constant whole
-    numbers that went in differ. `likely` are causes,
+    of the module's own making, `added` by this module, `unknown`. `layout` says how the axes of b were moved, `shift` by which
+    constant whole numbers that went in differ. `likely` are causes,
     likeliest first. `entered` and `left` are a's order of execution.
     """
 

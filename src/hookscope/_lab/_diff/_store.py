@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ._prints import Print, fingerprint, plain
 
@@ -47,7 +49,7 @@ class Store:
         return self.folder / f"{found.digest}.npy"
 
 
-def _as_numpy(value: torch.Tensor) -> np.ndarray:  # type: ignore[type-arg]  # of any dtype
+def _as_numpy(value: torch.Tensor) -> NDArray[Any]:
     try:
         return np.asarray(value.numpy())
     except TypeError:

@@ -25,7 +25,8 @@ def table(found: Comparison) -> str:
     left = len(found.sites) - len(rows)
     lines += [f"  and {left} more sites, none of which adds anything"] if left else []
     bad = [row for row in found.parameters if not row.agrees]
-    lines += [f"  {row.sentence}" for row in bad[:8]] + ([f"  and {len(bad) - 8} more parameters or buffers differ"] if len(bad) > 8 else [])
+    lines += [f"  {row.sentence}" for row in bad[:8]]
+    lines += [f"  and {len(bad) - 8} more parameters or buffers differ"] if len(bad) > 8 else []
     lines += [f"  {row.sentence}" for row in found.gradients if row.diverges][:8]
     lines += [f"  note: {note}" for note in found.notes]
     return "\n".join(lines)

@@ -39,9 +39,10 @@ def judge(found: Found) -> tuple[str, SiteDifference | None, bool]:
     unknown = [row for row in found.sites if row.status == "unknown"]
     if unknown:
         return _unclear(unknown[0]), unknown[0], False
-    given = next((row.inputs for row in found.sites if row.a == "(root)" and row.inputs is not None and beyond(row.inputs, 8 * row.limit)), None)
-    if given is not None:
-        return f"the modules agree, but the two models were given inputs that differ by {given.relative:.1e}: pass both the same", None, False
+    roots = [row.inputs for row in found.sites if row.a == "(root)" and row.inputs is not None and beyond(row.inputs, 8 * row.limit)]
+    if roots:
+        apart = f"{roots[0].relative:.1e}"
+        return f"the modules agree, but the two models were given inputs that differ by {apart}: pass both the same", None, False
     gradient = first_diverging(found.gradients)
     if gradient is not None:
         return f"outputs are equal within tolerance; first divergence in the backward: {gradient.sentence}", None, False
@@ -49,7 +50,7 @@ def judge(found: Found) -> tuple[str, SiteDifference | None, bool]:
 
 
 def _culprit(sites: Sequence[SiteDifference], adding: Sequence[SiteDifference]) -> tuple[SiteDifference, SiteDifference | None]:
-    """The first to complete; but where a difference shows before that begins, whose code it came from: the innermost container around it."""
+    """The first to complete; but where a difference shows earlier, the innermost container around that, whose code it came from."""
     first = min(adding, key=lambda row: row.left)
     parted = [row for row in sites if row.inputs is not None and beyond(row.inputs, 8 * row.limit)]
     seen = min(parted, key=lambda row: row.entered, default=None)
@@ -138,8 +139,8 @@ def _equal(found: Found) -> str:
     if not distances:
         return "nothing was compared"
     if all(far.exact for far, _ in distances):
-        same = "equal to the last bit"
-        return f"{same} at all {len(distances)} sites" + (" and in every gradient" if found.gradients and all(g.far.exact for g in found.gradients) else "")
+        gradients = " and in every gradient" if found.gradients and all(g.far.exact for g in found.gradients) else ""
+        return f"equal to the last bit at all {len(distances)} sites{gradients}"
     far, row = max(distances, key=lambda one: one[0].relative)
     exact = sum(far.exact for far, _ in distances)
     return (

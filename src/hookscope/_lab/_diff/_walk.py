@@ -11,9 +11,10 @@ import torch
 from ..._taps._leaves import call_leaves, leaves
 from ._again import Leaves, Recipe
 from ._book import Book, Called, Key
+from ._layout import layouts
 from ._layout import pairs as matched
 from ._listen import Heard
-from ._measure import SAME, Distance
+from ._measure import Distance, distance
 from ._outputs import Compared, Known, compare, is_number, joined
 from ._pairing import Pair, Pairs
 from ._patterns import patterns
@@ -61,10 +62,12 @@ class Walker:
     digests: dict[Key, tuple[str, ...]] = field(default_factory=dict)
     open: dict[tuple[tuple[str, ...], int], _Group] = field(default_factory=dict)
     sought: int = 0
+    turned: bool = False
     deaf: bool = False
 
     @classmethod
     def of(cls, book: Book, store: Store, tol: Tol, pairs: Pairs) -> Walker:
+        """A walker for these pairs."""
         return cls(book, store, tol, {path: pair for pair in pairs.found.values() for path in pair.b})
 
     def entering(self, heard: Heard) -> None:
@@ -117,11 +120,11 @@ class Walker:
         right = [(path, tuple(t.shape), t.is_floating_point() or t.is_complex()) for path, t in theirs]
         worst, lost = None, False
         for i, j in matched(left, right):
-            far = compare([Known(inputs[i])], [theirs[j]], self.store)
+            far = compare([Known(inputs[i])], [theirs[j]], self.store, turned=self.turned)
             tensor = self.store.get(inputs[i])
             lost = lost or tensor is None
             if tensor is not None:
-                found.fed[j] = _laid(tensor, theirs[j][1])
+                found.fed[j] = _laid(tensor, theirs[j][1], turned=self.turned)
                 found.shift = found.shift or _shift(found.fed[j], theirs[j][1])
             if far.distance is not None and (worst is None or _worse(far.distance, worst)):
                 worst = far.distance
@@ -147,14 +150,14 @@ class Walker:
     def _judge(self, pair: Pair, call: int, group: _Group) -> None:
         first = group.entered[0]
         ours = joined([c.outputs for c in first.calls], self.store)
-        total = compare(ours, _joined(group.outputs), self.store)
+        total = compare(ours, _joined(group.outputs), self.store, turned=self.turned)
         if total.distance is None and not total.mismatch:
             return
         same_inputs = first.inputs is None or first.inputs.exact
         given = total
         if not same_inputs:
             outputs = [e.again for e in group.entered]
-            given = compare(ours, _joined([o for o in outputs if o]), self.store) if all(outputs) else Compared()
+            given = compare(ours, _joined([o for o in outputs if o]), self.store, turned=self.turned) if all(outputs) else Compared()
         key = pair.b[0], call
         self.digests[key] = tuple(fingerprint(t).digest for _, t in _joined(group.outputs))
         bound = self._limit(group, given)
@@ -202,12 +205,10 @@ class Walker:
             entered.note = note
             if not plain_ or not exact:
                 return None
-            pairs = [(a, b) for (_, a), (_, b) in zip(plain_, exact, strict=False) if a.is_floating_point() and a.shape == b.shape]
-            for rounded, true in pairs:
-                true = plain(true).double()
-                size = float(true.norm())
-                error = float((plain(rounded).double() - true).norm()) / size if size else 0.0
-                worst = max(worst, error if math.isfinite(error) else 0.0)
+            for (_, rounded), (_, true) in zip(plain_, exact, strict=False):
+                if rounded.is_floating_point() and rounded.shape == true.shape:
+                    error = distance(plain(true), plain(rounded)).relative
+                    worst = max(worst, error if math.isfinite(error) else 0.0)
         return worst
 
     def _likely(self, group: _Group, given: Compared, bound: Limit) -> tuple[str, ...]:
@@ -229,10 +230,9 @@ def _worse(one: Distance, other: Distance) -> bool:
     return (one.only_a + one.only_b, one.relative) > (other.only_a + other.only_b, other.relative)
 
 
-def _laid(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    from ._layout import layouts
-
-    tries = [value for _, value in layouts(tensor, tuple(like.shape))]
+def _laid(tensor: torch.Tensor, like: torch.Tensor, *, turned: bool) -> torch.Tensor:
+    """Side a's tensor in the layout of b's: where there are several, the one that is nearest to it."""
+    tries = [value for _, value in layouts(tensor, tuple(like.shape), turned=turned)]
     values = plain(like).double()
     return min(tries, key=lambda t: float((t.double() - values).nan_to_num().norm())) if len(tries) > 1 else tries[0]
 
@@ -241,7 +241,7 @@ def _shift(ours: torch.Tensor, theirs: torch.Tensor) -> str:
     """`b's are a's plus 1`: of positions or labels."""
     if ours.is_floating_point() or ours.dtype == torch.bool or ours.numel() < 2 or theirs.dtype == torch.bool:
         return ""
-    apart = (plain(theirs) - plain(ours)).unique()
+    apart = torch.unique(plain(theirs) - plain(ours))
     return f"b's are a's {'plus' if apart[0] > 0 else 'minus'} {abs(int(apart[0]))}" if len(apart) == 1 and apart[0] else ""
 
 
