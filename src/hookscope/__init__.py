@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ._compare import RunComparison, compare
     from ._core._errors import (
         AttachError,
         FindingError,
@@ -49,6 +50,7 @@ _HOME = {
     "NonFiniteError": "_core._errors",
     "Pool": "_lab",
     "Run": "_record",
+    "RunComparison": "_compare",
     "RunError": "_core._errors",
     "RunExistsError": "_core._errors",
     "RunUnreadableError": "_core._errors",
@@ -59,6 +61,7 @@ _HOME = {
     "UsageError": "_core._errors",
     "Verdict": "_origin",
     "capture": "_lab",
+    "compare": "_compare",
     "diagnose": "_rules",
     "diagnose_dead_neurons": "_lab",
     "diff": "_lab",
@@ -85,6 +88,7 @@ __all__ = [
     "NonFiniteError",
     "Pool",
     "Run",
+    "RunComparison",
     "RunError",
     "RunExistsError",
     "RunUnreadableError",
@@ -95,6 +99,7 @@ __all__ = [
     "UsageError",
     "Verdict",
     "capture",
+    "compare",
     "diagnose",
     "diagnose_dead_neurons",
     "diff",

@@ -24,6 +24,12 @@ class Comparison:
     compared sites in a's order of execution (see `SiteDifference`), `parameters` all parameters and buffers of paired modules,
     `gradients` those of outputs and parameters where a loss was given. `map` is which module was taken for which: it can be changed and
     passed back as `map=`. `notes` say what was not seen.
+
+    >>> import torch, hookscope as hs
+    >>> a, b = torch.nn.Sequential(torch.nn.ReLU()), torch.nn.Sequential(torch.nn.ReLU())
+    >>> found = hs.diff(a, b, torch.ones(2, 2))
+    >>> bool(found), found.verdict, [site.status for site in found]
+    (True, 'equal to the last bit at all 2 sites', ['equal', 'equal'])
     """
 
     verdict: str

@@ -21,10 +21,14 @@ _IDLE = frozenset({"training", "layer_idx", "gradient_checkpointing", "fan_in_fa
 
 def evidence(modules: tuple[list[Described], list[Described]], tensors: Mapping[str, list[ParameterDifference]]) -> Iterator[str]:
     """Sentences for a pair of modules and what lies in them, likeliest cause first. `tensors` by module of a."""
+
+    def at(module: Described) -> str:
+        return f"in {module.path}, " if len(modules[0]) > 1 else ""
+
     for one, other in zip(*modules, strict=False):
         if one.attributes.get("training") != other.attributes.get("training") and _has_modes(one, other):
             modes = ["in training mode" if m.attributes.get("training") else "in evaluation mode" for m in (one, other)]
-            yield f"{_at(one)}a is {modes[0]} and b {modes[1]}"
+            yield f"{at(one)}a is {modes[0]} and b {modes[1]}"
     for one, other in zip(*modules, strict=False):
         keeps = ["Conv1D" in {base.rsplit(".", 1)[-1] for base in m.bases} for m in (one, other)]
         for row in tensors.get(one.path, ()):
@@ -34,7 +38,7 @@ def evidence(modules: tuple[list[Described], list[Described]], tensors: Mapping[
                 yield f"{row.a} is the same in both, and has to be transposed: a Conv1D keeps (in, out), a Linear (out, in)"
     for one, other in zip(*modules, strict=False):
         for name, left, right in differing(one, other):
-            yield f"{_at(one)}{name} is {left!r} in a and {right!r} in b"
+            yield f"{at(one)}{name} is {left!r} in a and {right!r} in b"
 
 
 _MODAL = ("Dropout", "BatchNorm", "InstanceNorm", "RNN", "LSTM", "GRU")
@@ -48,10 +52,6 @@ def _has_modes(one: Described, other: Described) -> bool:
         if any("drop" in name and isinstance(value, float) and value for name, value in module.attributes.items()):
             return True
     return False
-
-
-def _at(module: Described) -> str:
-    return f"in {module.path}, " if module.path else ""
 
 
 def differing(one: Described, other: Described) -> Iterator[tuple[str, Any, Any]]:
