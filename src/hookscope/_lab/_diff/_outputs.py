@@ -9,7 +9,7 @@ import torch
 
 from ._layout import layouts, pairs
 from ._measure import SAME, Distance, distance, estimate
-from ._prints import Print, fingerprint, plain
+from ._prints import Print, digest, fingerprint, plain
 from ._store import Store
 
 
@@ -70,12 +70,11 @@ def _gravity(compared: Compared) -> tuple[bool, float]:
 
 
 def _one(a: Known, b: torch.Tensor, store: Store, turned: bool) -> Compared:
-    printed = fingerprint(b)
-    if printed.digest == a.print.digest:
+    if digest(b) == a.print.digest:
         return Compared(SAME)
     tensor = a.tensor if a.tensor is not None else store.get(a.print)
     if tensor is None:
-        return Compared(estimate(a.print, printed)) if a.print.shape == printed.shape else Compared()
+        return Compared(estimate(a.print, fingerprint(b))) if a.print.shape == tuple(b.shape) else Compared()
     laid = layouts(b, tuple(tensor.shape), turned=turned)
     tries = [Compared(distance(tensor, value.contiguous()), name, tensor, value) for name, value in laid]
     return min(tries, key=_gravity)

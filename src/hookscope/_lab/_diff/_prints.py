@@ -66,14 +66,22 @@ def plain(tensor: torch.Tensor) -> torch.Tensor:
         return value.to("cpu").resolve_conj().resolve_neg().contiguous()
 
 
+def digest(tensor: torch.Tensor) -> str:
+    """The hash of values, dtype and shape of a tensor as `plain` gives it."""
+    with unseen(), torch.no_grad():
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        hashed = hashlib.blake2b(f"{dtype}{tuple(tensor.shape)}".encode(), digest_size=16)
+        if tensor.numel():
+            hashed.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+        return hashed.hexdigest()
+
+
 def fingerprint(tensor: torch.Tensor, path: str = "") -> Print:
     """The fingerprint of a tensor as `plain` gives it."""
     with unseen(), torch.no_grad():
         dtype = str(tensor.dtype).removeprefix("torch.")
         shape = tuple(tensor.shape)
         flat = tensor.reshape(-1)
-        hashed = hashlib.blake2b(f"{dtype}{shape}".encode(), digest_size=16)
-        hashed.update(flat.view(torch.uint8).numpy().data if flat.numel() else b"")
         values = torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat
         total = squares = absmax = 0.0
         nan = inf = 0
@@ -84,7 +92,7 @@ def fingerprint(tensor: torch.Tensor, path: str = "") -> Print:
             number = number.nan_to_num(0.0, 0.0, 0.0)
             total, squares = total + float(number.sum()), squares + float(number.square().sum())
             absmax = max(absmax, float(number.abs().max()))
-        return Print(path, shape, dtype, hashed.hexdigest(), total, squares, absmax, nan, inf, sample(values))
+        return Print(path, shape, dtype, digest(tensor), total, squares, absmax, nan, inf, sample(values))
 
 
 def sample(values: torch.Tensor) -> tuple[float, ...]:

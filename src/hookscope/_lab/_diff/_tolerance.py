@@ -13,6 +13,7 @@ from ..._core._errors import UsageError
 
 Tol = float | Literal["auto"]
 EXACT = 2.0**-53
+LAYER = 3.0  # roundings that one layer is made of, of inputs, weights and outputs; one that has more is measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +48,11 @@ def limit(tol: Tol, roundoff: float, *, calls: int, terms: int) -> Limit:
     """The limit for a module of `calls` calls (itself and all inside) whose largest weight sums `terms` products.
 
     Rounding errors of independent operations add like a random walk: u sqrt(n) rather than u n (Higham and Mary, SIAM J. Sci. Comput. 41
-    (2019) A2815, theorem 2.4). The factor 8 leaves room for the handful of operations that one layer is made of.
+    (2019) A2815, theorem 2.4).
     """
     if tol != "auto":
         return Limit(tol, roundoff, "given")
-    return Limit(roundoff * (8 * math.sqrt(calls) + math.sqrt(terms)), roundoff)
+    return Limit(roundoff * (LAYER * math.sqrt(calls) + math.sqrt(terms)), roundoff)
 
 
 def widened(known: Limit, error: float, own: float) -> Limit:

@@ -18,7 +18,7 @@ from ._measure import Distance, distance
 from ._outputs import Compared, Known, compare, is_number, joined
 from ._pairing import Pair, Pairs
 from ._patterns import patterns
-from ._prints import fingerprint, plain
+from ._prints import digest, plain
 from ._row import SiteDifference, Status
 from ._store import Store
 from ._tolerance import EXACT, Limit, Tol, limit, unit, widened
@@ -159,7 +159,7 @@ class Walker:
             outputs = [e.again for e in group.entered]
             given = compare(ours, _joined([o for o in outputs if o]), self.store, turned=self.turned) if all(outputs) else Compared()
         key = pair.b[0], call
-        self.digests[key] = tuple(fingerprint(t).digest for _, t in _joined(group.outputs))
+        self.digests[key] = tuple(digest(t) for _, t in _joined(group.outputs))
         bound = self._limit(group, given)
         status = _status(total, given, bound)
         likely: tuple[str, ...] = ()
