@@ -84,7 +84,7 @@ class _Sums:
         relative = math.sqrt(self.dd / self.aa) if self.aa else math.inf if self.dd else 0.0
         norms = math.sqrt(self.aa) * math.sqrt(self.bb)
         cosine = min(1.0, self.ab / norms) if norms else float(self.aa == self.bb)
-        exact = self.dd == 0 and not self.only_a and not self.only_b
+        exact = self.max_abs == 0 and not self.only_a and not self.only_b
         scale = self.ab / self.aa if self.aa else 1.0
         return Distance(relative, self.max_abs, 1.0 if exact else cosine, self.ulp, self.only_a, self.only_b, scale, exact)
 

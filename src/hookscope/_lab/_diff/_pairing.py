@@ -79,7 +79,7 @@ def given(wanted: Map, a: Sequence[str], b: Sequence[str]) -> Pairs:
 
 
 def _paths(written: str | Sequence[str]) -> Paths:
-    names = (written,) if isinstance(written, str) else tuple(written)
+    names = (written,) if isinstance(written, str) else tuple(written) if isinstance(written, (tuple, list)) else ()
     if not names or not all(isinstance(name, str) for name in names):
         raise UsageError(f"map holds {written!r}: pass a module's path, a tuple of paths that together do its work, or None")
     return tuple("" if name == ROOT else name for name in names)

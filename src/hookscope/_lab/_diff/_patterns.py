@@ -30,9 +30,10 @@ def patterns(a: torch.Tensor, b: torch.Tensor, inputs: torch.Tensor | None, unit
     a, b = (t.double().nan_to_num(0.0, 0.0, 0.0) for t in (a, b))
     tight = max(TIGHT, 64 * unit)
     found = [sentence for pattern in (_zeros, _scaled, _by_feature, _constant, _shifted, _turned) for sentence in pattern(a, b, tight)]
+    found += _on_grid(a, b, unit)
     if not found and inputs is not None and inputs.shape == a.shape:
         found += _elementwise(a, b, inputs.double(), tight)
-    yield from found or _coarser(a, b, unit)
+    yield from found or _as_rounding(a, b, unit)
 
 
 def _off(a: torch.Tensor, b: torch.Tensor) -> float:
@@ -108,13 +109,21 @@ def _turned(a: torch.Tensor, b: torch.Tensor, tight: float) -> Iterator[str]:
                 return
 
 
-def _coarser(a: torch.Tensor, b: torch.Tensor, unit: float) -> Iterator[str]:
-    """Values of one side that lie on the grid of a coarser dtype, or a difference as large as its rounding."""
-    for name, side in (("a", a), ("b", b)):
+def _on_grid(a: torch.Tensor, b: torch.Tensor, unit: float) -> Iterator[str]:
+    """Values of one side that are all numbers of a coarser dtype, while the other side's are not."""
+    for name, side, other in (("a", a, b), ("b", b, a)):
         for dtype, grid in ((torch.bfloat16, 2.0**-8), (torch.float16, 2.0**-11)):
-            if grid > 4 * unit and side.numel() > 8 and bool((side.to(dtype).double() == side).all()) and bool(side.any()):
+            if grid > 4 * unit and side.numel() > 8 and bool(side.any()) and _all(side, dtype) and not _all(other, dtype):
                 yield f"every value of {name} is a {str(dtype).removeprefix('torch.')} number: it was rounded to that on the way"
                 return
+
+
+def _all(values: torch.Tensor, dtype: torch.dtype) -> bool:
+    return bool((values.to(dtype).double() == values).all())
+
+
+def _as_rounding(a: torch.Tensor, b: torch.Tensor, unit: float) -> Iterator[str]:
+    """A difference as large as the rounding of a coarser dtype."""
     apart = _off(a, b)
     for label, grid in _UNITS:
         if grid > 4 * unit and grid / 10 < apart < grid * 2:

@@ -85,7 +85,7 @@ def fingerprint(tensor: torch.Tensor, path: str = "") -> Print:
         values = torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat
         total = squares = absmax = 0.0
         nan = inf = 0
-        for part in torch.split(values, PIECE):
+        for part in torch.split(values, PIECE) if values.numel() else ():
             number = part.double()
             nan += int(number.isnan().sum())
             inf += int(number.isinf().sum())

@@ -124,9 +124,20 @@ def _by_weight(left: Outline, right: Outline, pairs: Pairs) -> None:
 
 
 def _by_name(left: Outline, right: Outline, pairs: Pairs) -> None:
+    """One name on both sides, unless weights say that what is in it, or in what it is in, has gone elsewhere."""
     mine, theirs = _free(left, right, pairs)
+    moved = [(one, other) for one, other in pairs.single.items() if one != other]
     for path in sorted(set(mine) & set(theirs), key=left.orders.__getitem__):
-        pairs.add((path,), (path,), "name")
+        homes = [path, *_homes(path)]
+        elsewhere = any(_inside(one, home) != _inside(other, home) for one, other in moved for home in homes)
+        if not elsewhere and left.book.modules[path].leaf == right.book.modules[path].leaf:
+            pairs.add((path,), (path,), "name")
+
+
+def _homes(path: str) -> list[str]:
+    """The containers around it, without the model itself."""
+    parts = path.split(".")
+    return [".".join(parts[:i]) for i in range(len(parts) - 1, 0, -1)]
 
 
 def _by_group(left: Outline, right: Outline, pairs: Pairs) -> None:
