@@ -98,3 +98,16 @@ def test_models_that_share_nothing_are_compared_as_wholes() -> None:
     found = hs.diff(nn.Sequential(nn.Linear(4, 4)), nn.Sequential(nn.Linear(4, 2), nn.Tanh(), nn.Linear(2, 4)), torch.randn(3, 4))
     assert not found
     assert found.sites[-1].status == "added"
+
+
+def test_norms_that_rounding_makes_alike_keep_their_names() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.LayerNorm(64) for _ in range(12)))
+    with torch.no_grad():
+        for layer in model:
+            layer.weight.add_(torch.randn(64) * 0.05)  # type: ignore[union-attr,operator]
+    found = hs.diff(model, copy.deepcopy(model).bfloat16(), torch.randn(3, 64), batch_b=torch.randn(3, 64).bfloat16())
+    assert all(one == other for one, other in found.map.items())
+    renamed = nn.Sequential(nn.Sequential(*copy.deepcopy(model).bfloat16()))
+    found = hs.diff(model, renamed, torch.randn(3, 64), batch_b=torch.randn(3, 64).bfloat16())
+    assert all(other == f"0.{one}" for one, other in found.map.items() if one != "(root)")

@@ -71,12 +71,24 @@ class Outline:
 
 
 def apart(a: Print, b: Print) -> float:
-    """How unlike two weights are, whichever way they are transposed; infinite for another size."""
+    """How unlike two weights are, below `NEAR` where they are likely one; infinite where they cannot be.
+
+    Of one shape, their samples say so, against the spread of the values; what a transposition leaves alone says it of others.
+    """
     if a.numel != b.numel or not a.squares or not b.squares:
         return math.inf
     if a.digest == b.digest:
         return 0.0
-    sums = abs(a.total - b.total) / math.sqrt(max(a.squares, b.squares))
+    if a.shape == b.shape:
+        mean = sum(a.sample) / len(a.sample)
+        spread = math.dist(a.sample, [mean] * len(a.sample))
+        off = math.dist(a.sample, b.sample) / spread if spread else math.inf
+        if off < 4 * NEAR:
+            return off / 4
+        if len(a.shape) != 2 or a.shape[0] != a.shape[1]:
+            return math.inf
+    spread = math.sqrt(max(a.squares - a.total**2 / a.numel, 1e-300))
+    sums = abs(a.total - b.total) / spread
     return sums + 10 * abs(math.log(a.squares / b.squares)) + abs(a.absmax - b.absmax) / max(a.absmax, b.absmax)
 
 
@@ -111,14 +123,14 @@ def _unlike(left: Outline, right: Outline, one: str, other: str) -> float:
 
 
 def _by_weight(left: Outline, right: Outline, pairs: Pairs) -> None:
-    """Each is the other's nearest, and near."""
+    """Near ones: those of one name first, then the nearest."""
     free = _free(left, right, pairs)
     mine, theirs = [p for p in free[0] if p in left.weights], [p for p in free[1] if p in right.weights]
     sizes: defaultdict[int, list[str]] = defaultdict(list)
     for other in theirs:
         sizes[right.weights[other][0].numel].append(other)
     scored = [(_unlike(left, right, one, other), one, other) for one in mine for other in sizes[left.weights[one][0].numel]]
-    for score, one, other in sorted(scored, key=lambda s: (s[0], s[1] != s[2], abs(left.orders[s[1]] - right.orders[s[2]]))):
+    for score, one, other in sorted(scored, key=lambda s: (s[0] >= NEAR, s[1] != s[2], s[0], abs(left.orders[s[1]] - right.orders[s[2]]))):
         if score < NEAR:
             pairs.add((one,), (other,), "weights")
 

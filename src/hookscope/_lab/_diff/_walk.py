@@ -92,7 +92,7 @@ class Walker:
         parameters = list(heard.module.parameters())
         tensors = [*parameters, *(t for _, t in group.outputs[-1]), *(t for _, t in call_leaves(heard.args, heard.kwargs))]
         group.dtypes |= {str(t.dtype).removeprefix("torch.") for t in tensors}
-        group.terms = max([group.terms, *(p[0].numel() for p in parameters if p.dim() > 1)])
+        group.terms = max(group.terms, _terms(heard.module))
         if len(group.outputs) == len(pair.b):
             del self.open[pair.a, heard.call]
             self._judge(pair, heard.call, group)
@@ -224,6 +224,17 @@ class Walker:
             floating = inputs if inputs is not None and inputs.is_floating_point() and leaf else None
             found += patterns(given.a, given.b, floating, max(bound.unit, EXACT))
         return tuple(found)
+
+
+def _terms(module: torch.nn.Module) -> int:
+    """How many products the longest sum in it adds: all that a kernel of a convolution covers, else at most a matrix's longer side."""
+    found = 1
+    for part in module.modules():
+        convolution = "conv" in type(part).__name__.lower() and type(part).__name__ != "Conv1D"  # transformers' Conv1D is a matrix
+        for weight in part.parameters(recurse=False):
+            if weight.dim() > 1:
+                found = max(found, weight[0].numel() if convolution else max(weight.shape[-2:]))
+    return found
 
 
 def _worse(one: Distance, other: Distance) -> bool:
