@@ -184,3 +184,30 @@ def test_shapes_that_differ_are_a_divergence_that_names_both() -> None:
     assert found.first is not None
     assert found.first.a == "3"
     assert "a's output is 9×3 and b's is 9×5" in found.verdict
+
+
+def test_the_printed_table_has_the_verdict_and_every_site_with_its_part() -> None:
+    model = mlp()
+    other = copy.deepcopy(model)
+    other[1].eps = 1e-3
+    lines = str(hs.diff(model, other, rows())).splitlines()
+    assert lines[0].startswith("first divergence at `1` (LayerNorm): adds relative error")
+    assert max(map(len, lines)) <= 110
+    cells = [line.split() for line in lines[lines.index("") + 2 :]]
+    assert [row[-1] for row in cells] == ["equal", "added", "inherited", "inherited", "added"]
+    assert cells[0] == ["0", "Linear", "0", "0", "0", cells[0][5], "equal"]
+    assert cells[1][:4] == ["✗", "1", "LayerNorm", "0"]
+
+
+def test_a_long_table_shows_what_adds_and_what_is_around_it() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Linear(6, 6) for _ in range(60)))
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        other[30].weight.mul_(2)
+    found = hs.diff(model, other, rows())
+    text = str(found)
+    assert len(text.splitlines()) < 30
+    assert "more sites, none of which adds anything" in text
+    assert "parameter 30.weight differs by 1.0e+00" in text
+    assert len(found) == 61
