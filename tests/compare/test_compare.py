@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -133,6 +133,7 @@ def test_a_value_that_only_one_run_lost_is_infinitely_apart() -> None:
     assert score(np.array([np.nan, np.nan]), np.array([np.nan, np.nan])) == 0.0
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0.5, 2.0), min_size=3, max_size=20), st.floats(0.01, 100.0))
 def test_a_score_has_no_unit(values: list[float], factor: float) -> None:
     a = np.array(values)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hookscope._lab._diff._layout import fits, layouts, pairs
@@ -20,6 +20,7 @@ from hookscope._lab._diff._tolerance import limit, unit, widened
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.bool, torch.complex64, torch.float8_e4m3fn]
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.floats(-1e3, 1e3), st.floats(-1e3, 1e3)), min_size=1, max_size=40))
 def test_a_distance_is_that_of_numpy(values: list[tuple[float, float]]) -> None:
     a, b = np.array(values).T
@@ -54,6 +55,7 @@ def test_nothing_against_something_is_infinitely_far_and_whole_numbers_by_share(
     assert distance(torch.tensor([1, 2, 3, 4]), torch.tensor([1, 2, 3, 5])).relative == 0.25
 
 
+@settings(deadline=None)
 @given(st.integers(0, 5000), st.floats(1e-6, 0.5))
 def test_an_estimate_from_prints_is_near_the_distance(size: int, noise: float) -> None:
     a = torch.randn(size + 300, generator=torch.Generator().manual_seed(size))
@@ -81,6 +83,7 @@ def test_the_same_bytes_in_another_shape_or_dtype_are_another_tensor() -> None:
     assert fingerprint(plain(torch.zeros(2, 4)[:, ::2])).digest == fingerprint(zeros.view(2, 2)).digest
 
 
+@settings(deadline=None)
 @given(st.permutations([2, 3, 4]), st.permutations([0, 1, 2]))
 def test_any_order_of_axes_is_found_again(sizes: list[int], order: list[int]) -> None:
     a = torch.randn(sizes)
