@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ._compare import RunComparison, compare
     from ._core._errors import (
         AttachError,
         FindingError,
@@ -25,7 +26,22 @@ if TYPE_CHECKING:
     from ._core._finding import Diagnosis, Finding
     from ._core._select import Selection, select
     from ._core._site import Site
-    from ._lab import Analysis, Extracted, Pool, Similarity, analyze, capture, cka, diagnose_dead_neurons, extract, find_nonfinite, replay
+    from ._lab import (
+        Analysis,
+        Comparison,
+        Extracted,
+        Pool,
+        Similarity,
+        analyze,
+        capture,
+        cka,
+        diagnose_dead_neurons,
+        diff,
+        extract,
+        find_nonfinite,
+        record_reference,
+        replay,
+    )
     from ._lab._edit import (
         Ablation,
         Edit,
@@ -59,6 +75,7 @@ _HOME = {
     "Ablation": "_lab._edit",
     "Analysis": "_lab",
     "AttachError": "_core._errors",
+    "Comparison": "_lab",
     "Diagnosis": "_core._finding",
     "Edit": "_lab._edit",
     "Extracted": "_lab",
@@ -74,6 +91,7 @@ _HOME = {
     "PatchTrace": "_lab._edit",
     "Pool": "_lab",
     "Run": "_record",
+    "RunComparison": "_compare",
     "RunError": "_core._errors",
     "RunExistsError": "_core._errors",
     "RunUnreadableError": "_core._errors",
@@ -91,8 +109,10 @@ _HOME = {
     "cka": "_lab",
     "clamp": "_lab._edit",
     "clip_norm": "_lab._edit",
+    "compare": "_compare",
     "diagnose": "_rules",
     "diagnose_dead_neurons": "_lab",
+    "diff": "_lab",
     "edit": "_lab._edit",
     "extract": "_lab",
     "find_nonfinite": "_lab",
@@ -100,6 +120,7 @@ _HOME = {
     "noise": "_lab._edit",
     "patch": "_lab._edit",
     "project": "_lab._edit",
+    "record_reference": "_lab",
     "replace": "_lab._edit",
     "replay": "_lab",
     "scale": "_lab._edit",
@@ -115,6 +136,7 @@ __all__ = [
     "Ablation",
     "Analysis",
     "AttachError",
+    "Comparison",
     "Diagnosis",
     "Edit",
     "Extracted",
@@ -130,6 +152,7 @@ __all__ = [
     "PatchTrace",
     "Pool",
     "Run",
+    "RunComparison",
     "RunError",
     "RunExistsError",
     "RunUnreadableError",
@@ -147,8 +170,10 @@ __all__ = [
     "cka",
     "clamp",
     "clip_norm",
+    "compare",
     "diagnose",
     "diagnose_dead_neurons",
+    "diff",
     "edit",
     "extract",
     "find_nonfinite",
@@ -156,6 +181,7 @@ __all__ = [
     "noise",
     "patch",
     "project",
+    "record_reference",
     "replace",
     "replay",
     "scale",

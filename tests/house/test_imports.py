@@ -6,8 +6,11 @@ import pytest
 
 from ._source import PACKAGE, imported, in_fresh_python, python_files
 
-READING = ("import hookscope", "hookscope.Run", "hookscope.diagnose", "import hookscope._report", "import hookscope._cli")
-READING_FOLDERS = ("_core", "_record", "_rules", "_report", "_cli")
+READING = (
+    *("import hookscope", "hookscope.Run", "hookscope.diagnose", "hookscope.compare"),
+    *("import hookscope._report", "import hookscope._cli"),
+)
+READING_FOLDERS = ("_core", "_record", "_rules", "_compare", "_report", "_cli")
 # Verbs that train or run a model or look at torch itself, and so load it inside their functions.
 RUNS_MODELS = ("_cli/_run", "_cli/_demo", "_cli/_check", "_cli/_environment")
 SLOW = ("torch", "numpy", "pyarrow", "rich", "pandas", "polars")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from typing import Protocol, cast
 
-from . import _demo, _diagnose, _doctor, _replay, _run, _show
+from . import _compare, _demo, _diagnose, _doctor, _replay, _run, _show
 
 
 class Verb(Protocol):
@@ -24,7 +24,7 @@ class Verb(Protocol):
         """Do it; the exit status."""
 
 
-VERBS: tuple[Verb, ...] = tuple(cast("Verb", module) for module in (_run, _show, _diagnose, _replay, _demo, _doctor))
+VERBS: tuple[Verb, ...] = tuple(cast("Verb", module) for module in (_run, _show, _diagnose, _compare, _replay, _demo, _doctor))
 
 
 def word(verb: Verb) -> str:
