@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ._core._errors import (
         AttachError,
+        FeaturesError,
         FindingError,
         FindingWarning,
         HookscopeError,
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from ._core._select import Selection, select
     from ._core._site import Site
     from ._lab import Extracted, Pool, capture, diagnose_dead_neurons, extract, find_nonfinite, replay
+    from ._features import Features
+    from ._lab import Extracted, Pool, capture, diagnose_dead_neurons, extract, find_nonfinite
     from ._origin import Verdict
     from ._record import Incident, Run, Series
     from ._rules import diagnose
@@ -38,6 +41,8 @@ _HOME = {
     "AttachError": "_core._errors",
     "Diagnosis": "_core._finding",
     "Extracted": "_lab",
+    "Features": "_features",
+    "FeaturesError": "_core._errors",
     "Finding": "_core._finding",
     "FindingError": "_core._errors",
     "FindingWarning": "_core._errors",
@@ -71,6 +76,8 @@ __all__ = [
     "AttachError",
     "Diagnosis",
     "Extracted",
+    "Features",
+    "FeaturesError",
     "Finding",
     "FindingError",
     "FindingWarning",
