@@ -179,9 +179,9 @@ def test_sites_kinds_calls_and_odd_names_have_files_of_their_own(tmp_path: Path)
     assert list(features) == ["h.0@0", "h.0@1", 'h.0:input["a/b"]', "H.0", "(root)", "ids", "h.0:output_grad/inner"]
     assert [float(features[key][0, 0]) for key in features] == [1, 2, 3, 4, 5, 6, 7]
     assert (features["h.0@1"], features["h.0", 1], features["(root):output"][0, 0]) == (features["h.0@1"], features["h.0@1"], 5)
-    with pytest.raises(hs.SelectionError, match=r"h\.0:output was called 2 times: choose from 'h\.0@0', 'h\.0@1'"):
+    with pytest.raises(hs.SelectionError, match=r"h\.0:output is there 2 times: write 'h\.0@0', 'h\.0@1'"):
         _ = features["h.0"]
-    with pytest.raises(hs.SelectionError, match="was called 2 times, not at 5"):
+    with pytest.raises(hs.SelectionError, match="is there 2 times, not for call 5"):
         _ = features["h.0", 5]
     with pytest.raises(hs.SelectionError, match="did you mean 'ids'"):
         _ = features["idz"]
@@ -261,13 +261,13 @@ def test_the_manifest_says_what_was_asked_and_holds_no_time(tmp_path: Path) -> N
 def test_what_differs_from_the_first_batch_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
     first = batch(0, piece(np.ones((2, 3))), ids=["a", "b"])
     wrong = {
-        r"fc gives float16 now and gave float32 before": batch(2, piece(np.ones((2, 3)), dtype="float16"), ids=["c", "d"]),
-        r"fc gives samples of shape \(3, 2\) now and gave \(3,\) before": batch(2, piece(np.ones((2, 3, 2))), ids=["c", "d"]),
+        r"fc:output gives float16 now and gave float32 before": batch(2, piece(np.ones((2, 3)), dtype="float16"), ids=["c", "d"]),
+        r"fc:output gives samples of shape \(3, 2\) now and gave \(3,\) before": batch(2, piece(np.ones((2, 3, 2))), ids=["c", "d"]),
         r"batch 1 does not give the sites that the first batch gave: other:output differ": batch(
             2, piece(np.ones((2, 3))), piece(np.ones((2, 3)), site=Site(1, "other", "output")), ids=["c", "d"]
         ),
         r"the id 2 is a whole number and those before it were text": batch(2, piece(np.ones((2, 3)))),
-        r"fc gives 2 samples, but there are 1 ids": batch(2, piece(np.ones((2, 3))), ids=["c"]),
+        r"fc:output gives 2 samples, but there are 1 ids": batch(2, piece(np.ones((2, 3))), ids=["c"]),
     }
     for number, (match, second) in enumerate(wrong.items()):
         to = tmp_path / str(number)

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .._core._errors import SelectionError
-from .._core._site import Site
-from .._record._sites import Sites
 from ._dtypes import Array
 from ._export import to_arrow, to_parquet
 from ._feature import Feature
+from ._keys import meant
 from ._parts import find_parts, order_of
 from ._sources import sources
 
@@ -47,7 +46,7 @@ class Features(Mapping[str, Feature]):
         self._parts = find_parts(self.path, partial=partial)
         self._sources = sources(self._parts)
         self._opened: dict[str, Feature] = {}
-        self._sites = Sites([entry.site for entry in self._parts[0].manifest.entries])
+        self._entries = {name: source.entry for name, source in self._sources.items()}
 
     @property
     def samples(self) -> int:
@@ -80,7 +79,7 @@ class Features(Mapping[str, Feature]):
         """Write the same table into one Parquet file, a stretch of samples at a time."""
         to_parquet(self.ids, self._chosen(keys), path)
 
-    def __getitem__(self, key: str | Site | tuple[str | Site, int]) -> Feature:
+    def __getitem__(self, key: Any) -> Feature:
         name = self._named(key)
         if name not in self._opened:
             source = self._sources[name]
@@ -95,8 +94,8 @@ class Features(Mapping[str, Feature]):
 
     def __contains__(self, key: object) -> bool:
         try:
-            self._named(key)  # type: ignore[arg-type]  # whatever it is: what is no key is not in
-        except (SelectionError, TypeError):
+            self._named(key)
+        except SelectionError:
             return False
         return True
 
@@ -108,21 +107,8 @@ class Features(Mapping[str, Feature]):
     def _chosen(self, keys: tuple[str, ...]) -> dict[str, Feature]:
         return {self._named(key): self[key] for key in keys or tuple(self)}
 
-    def _named(self, key: str | Site | tuple[str | Site, int]) -> str:
-        asked, call = key if isinstance(key, tuple) else (key, None)
-        if isinstance(asked, str) and call is None and asked in self._sources:
-            return asked
-        site, written_call = self._sites.one(asked)
-        number = written_call if call is None else call
-        calls = {source.entry.call: name for name, source in self._sources.items() if source.entry.site.name == site.name}
-        if number is None and len(calls) == 1:
-            return next(iter(calls.values()))
-        if number in calls:
-            return calls[number]
-        shown = ", ".join(map(repr, list(calls.values())[:5])) + (", ..." if len(calls) > 5 else "")
-        raise SelectionError(
-            f"{site.name} was called {len(calls)} times{'' if number is None else f', not at {number}'}: choose from {shown}"
-        )
+    def _named(self, key: Any) -> str:
+        return meant(key, self._entries)
 
 
 def _table(rows: list[Feature]) -> list[str]:

@@ -13,6 +13,7 @@ from .._core._errors import FeaturesError
 from ._batch import Batch
 from ._claim import claim, remove
 from ._commits import Commit, Journal, read_commits
+from ._dtypes import stored
 from ._entry import entries
 from ._ids_column import NumbersColumn, TextsColumn
 from ._lock import Lock
@@ -146,7 +147,10 @@ class FeatureWriter:
 
     def _begin(self, batch: Batch) -> None:
         """The manifest first, so that no file is ever there that it does not tell of."""
-        self._manifest = Manifest(self._plan, entries(batch.pieces), first_batch=batch.mark)
+        found = entries(batch.pieces)
+        for entry in found:
+            stored(entry.dtype)  # which raises where the type cannot be stored
+        self._manifest = Manifest(self._plan, found, first_batch=batch.mark)
         self._manifest.write(self.folder)
         self._open(texts=isinstance(batch.ids, list), index=batch.index is not None)
 
