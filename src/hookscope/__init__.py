@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ._core._site import Site
     from ._lab import Extracted, Pool, capture, diagnose_dead_neurons, extract, find_nonfinite, replay
     from ._features import Features
-    from ._lab import Extracted, Pool, capture, diagnose_dead_neurons, extract, find_nonfinite
+    from ._lab import Extracted, Pool, Store, capture, diagnose_dead_neurons, extract, find_nonfinite
     from ._origin import Verdict
     from ._record import Incident, Run, Series
     from ._rules import diagnose
@@ -60,6 +60,7 @@ _HOME = {
     "SelectionError": "_core._errors",
     "Series": "_record",
     "Site": "_core._site",
+    "Store": "_lab",
     "UsageError": "_core._errors",
     "Verdict": "_origin",
     "capture": "_lab",
@@ -95,6 +96,7 @@ __all__ = [
     "SelectionError",
     "Series",
     "Site",
+    "Store",
     "UsageError",
     "Verdict",
     "capture",

@@ -27,7 +27,7 @@ def stored(name: str) -> Dtype:
     """
     if name not in (*_SAME, *_COMPLEX, *_BITS):
         raise FeaturesError(f"values of type {name} cannot be stored: choose dtype=torch.float32, float16 or bfloat16")
-    kind: Dtype = np.dtype(_BITS.get(name, name)).newbyteorder("<")
+    kind: Dtype = np.dtype("<" + np.dtype(_BITS.get(name, name)).str[1:])
     return kind
 
 

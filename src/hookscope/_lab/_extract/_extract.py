@@ -72,9 +72,9 @@ def extract(  # noqa: PLR0913 # each keyword is one decision about the tensors
     """
     options = Options(call=call, to_device=to_device, dtype=dtype, clone=clone, pool=pool, stop=stop, grad=grad, forward=forward)
     if to is not None:
-        from ._stream import extract_to  # type: ignore[import-not-found]
+        from ._stream import extract_to
 
-        return extract_to(model, inputs, select, to=to, options=options)  # type: ignore[no-any-return]
+        return extract_to(model, inputs, select, to=to, options=options)  # type: ignore[return-value]
     with Extractor(model, select, options) as extractor:
         if not is_loader(inputs):
             return Extracted(extractor.run(inputs))
