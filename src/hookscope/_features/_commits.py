@@ -62,15 +62,15 @@ class Journal:
 
     def append(self, commit: Commit) -> None:
         """Write one more."""
-        self._commits.append(commit)
         if self._size > _LONG:
-            self.keep(self._commits[-_NEWEST:])
+            self.keep([*self._commits[-_NEWEST:], commit])
             return
         line = commit.line()
         with self._path.open("r+b" if self._size else "wb") as file:
             file.seek(self._size)
             append_whole(file.fileno(), line, self._size)
         self._size += len(line)
+        self._commits.append(commit)
 
     def remove(self) -> None:
         """Delete the file: the extraction is complete."""

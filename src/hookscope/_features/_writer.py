@@ -197,8 +197,9 @@ class FeatureWriter:
             return
         self._store.settle()
         self._settle_ids()
-        self.commits.append(Commit(self.batches, self.samples, self._mark, self._store.extents))
-        self._journal.append(self.commits[-1])
+        commit = Commit(self.batches, self.samples, self._mark, self._store.extents)
+        self._journal.append(commit)
+        self.commits.append(commit)
         self._unsettled, self._settled = 0, time.monotonic()
 
     def _settle_ids(self) -> None:

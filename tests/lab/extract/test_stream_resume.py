@@ -1,0 +1,263 @@
+"""An extraction that was stopped goes on where it was, to the same bytes; what would mix two extractions is refused."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import hookscope as hs
+from hookscope._features import _commits, _npy_store, _shard_store
+
+from ._streaming import bare, convnet, files, hooks, images, loader
+
+STORAGES = ("npy", "safetensors", "parquet")
+
+
+@pytest.fixture(autouse=True)
+def _every_batch_is_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_npy_store.NpyStore, "full", lambda *_: True)
+    monkeypatch.setattr(_shard_store, "SHARD_BYTES", 5000)
+
+
+class StoppedError(Exception):
+    """The user's, out of a loader."""
+
+
+def until(batches: Any, count: int, error: BaseException) -> Iterator[Any]:
+    """The first batches, then an exception."""
+    for number, batch in enumerate(batches):
+        if number == count:
+            raise error
+        yield batch
+
+
+def stopped(to: hs.Store, count: int = 3) -> None:
+    with pytest.raises(StoppedError):
+        hs.extract(convnet(), until(loader(), count, StoppedError()), ["0", "3"], to=to)
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_what_was_stopped_goes_on_to_the_same_bytes(tmp_path: Path, storage: Any, count: int) -> None:
+    whole = hs.Store(tmp_path / "whole", storage=storage, ids=[f"{i}.png" for i in range(22)])
+    part = hs.Store(tmp_path / "part", storage=storage, ids=[f"{i}.png" for i in range(22)])
+    hs.extract(convnet(), loader(), ["0", "3"], to=whole)
+    stopped(part, count)
+    model = convnet()
+    seen: list[int] = []
+    model.register_forward_pre_hook(lambda m, args: seen.append(len(args[0])))
+    features = hs.extract(model, loader(), ["0", "3"], to=part)
+    assert files(tmp_path / "whole") == files(tmp_path / "part")
+    assert torch.equal(features["3"].torch(), bare(convnet(), loader())["3"])  # type: ignore[arg-type]  # no list: nothing is ragged
+    assert len(seen) == 5 - count if storage == "npy" else len(seen) <= 5
+
+
+def test_a_keyboard_interrupt_keeps_what_is_whole_and_leaves_no_hook(tmp_path: Path) -> None:
+    model = convnet()
+    with pytest.raises(KeyboardInterrupt):
+        hs.extract(model, until(loader(), 2, KeyboardInterrupt()), "3", to=tmp_path / "f")
+    assert hooks(model) == 0
+    with pytest.raises(hs.FeaturesError, match=r"are incomplete, 10 samples so far: run the same hookscope\.extract again"):
+        hs.Features(tmp_path / "f")
+    assert hs.Features(tmp_path / "f", partial=True).samples == 10
+
+
+def test_a_complete_extraction_is_returned_without_running_the_model(tmp_path: Path) -> None:
+    hs.extract(convnet(), loader(), "3", to=tmp_path / "f")
+    before = files(tmp_path / "f")
+    model = convnet()
+    seen: list[int] = []
+    model.register_forward_pre_hook(lambda m, args: seen.append(len(args[0])))
+    assert hs.extract(model, loader(), "3", to=tmp_path / "f").samples == 22
+    assert seen == []
+    assert files(tmp_path / "f") == before
+
+
+def trained(model: nn.Sequential) -> nn.Sequential:
+    with torch.no_grad():
+        model[3].weight[0, 0] += 1e-7
+    return model
+
+
+@pytest.mark.parametrize("complete", [True, False])
+@pytest.mark.parametrize(
+    ("what", "match"),
+    [
+        ({"model": trained(convnet())}, r"model was 'Sequential \w+' and is 'Sequential \w+'"),
+        ({"model": convnet().train()}, "mode was 'eval' and is 'training'"),
+        ({"select": "3"}, r"selection was \['0', '3'\] and is '3'"),
+        ({"dtype": torch.float16}, "dtype was None and is 'torch.float16'"),
+        ({"pool": "mean"}, "pool was None and is 'mean'"),
+        ({"to": {"storage": "parquet"}}, "storage was 'npy' and is 'parquet'"),
+        ({"forward": lambda net, batch: net(batch[0])}, r"forward was None and is '<lambda> at test_stream_resume\.py:\d+'"),
+    ],
+)
+def test_another_model_or_selection_is_refused_and_named(tmp_path: Path, what: dict[str, Any], match: str, complete: bool) -> None:
+    to = hs.Store(tmp_path / "f")
+    if complete:
+        hs.extract(convnet(), loader(), ["0", "3"], to=to)
+    else:
+        stopped(to)
+    before = files(tmp_path / "f")
+    asked = {"model": convnet(), "select": ["0", "3"], **what, "to": hs.Store(tmp_path / "f", **what.get("to", {}))}
+    with pytest.raises(hs.FeaturesError, match=rf"holds features of another extraction: {match}.* Pass overwrite=True to replace them"):
+        hs.extract(asked.pop("model"), loader(), asked.pop("select"), **asked)
+    assert files(tmp_path / "f") == before
+
+
+def test_autocast_is_part_of_what_was_extracted(tmp_path: Path) -> None:
+    stopped(hs.Store(tmp_path / "f"))
+    with (
+        torch.autocast("cpu", torch.bfloat16),
+        pytest.raises(hs.FeaturesError, match=r"autocast was None and is 'cpu torch\.bfloat16'"),
+    ):
+        hs.extract(convnet(), loader(), ["0", "3"], to=tmp_path / "f")
+
+
+def test_a_loader_that_does_not_repeat_itself_is_refused(tmp_path: Path) -> None:
+    stopped(hs.Store(tmp_path / "f"))
+    x = images()
+    label = torch.arange(22) % 5
+    swapped = [(x[i : i + 5], label[i : i + 5]) for i in (0, 10, 5, 15, 20)]
+    relabelled = [(x[i : i + 5], label[i : i + 5] + (i == 5)) for i in range(0, 22, 5)]
+    wrong: dict[str, Any] = {
+        "its first batch is not the one that was stored": loader(shuffle=True, generator=torch.Generator().manual_seed(3)),
+        "its first batch is not the one that was stored. Give": loader(batch_size=4),
+        "its first 2 batches are not those that were stored": swapped,
+        "its first 2 batches are not those that were stored. Give": relabelled,
+        "it gave 2 batches, and 3 are stored": [*loader()][:2],
+    }
+    before = files(tmp_path / "f")
+    for match, batches in wrong.items():
+        with pytest.raises(hs.FeaturesError, match=f"the loader does not repeat the one whose features are in .*/f: {match}"):
+            hs.extract(convnet(), batches, ["0", "3"], to=tmp_path / "f")
+    assert files(tmp_path / "f") == before
+    hs.extract(convnet(), loader(), ["0", "3"], to=tmp_path / "f")
+    with pytest.raises(hs.FeaturesError, match="it has 2 batches, and 5 are stored"):
+        hs.extract(convnet(), loader(10), ["0", "3"], to=tmp_path / "f")
+    with pytest.raises(hs.FeaturesError, match="its first batch is not"):
+        hs.extract(convnet(), swapped[1:] + swapped[:1], ["0", "3"], to=tmp_path / "f")
+
+
+def test_overwrite_replaces_and_touches_nothing_of_others(tmp_path: Path) -> None:
+    hs.extract(convnet(), loader(), ["0", "3"], to=tmp_path / "f")
+    (tmp_path / "f" / "notes.txt").write_text("mine")
+    features = hs.extract(convnet(), loader(10), "3", to=hs.Store(tmp_path / "f", overwrite=True, storage="parquet"))
+    assert features.samples == 10
+    assert sorted(files(tmp_path / "f")) == ["3/000000.parquet", "features.json", "ids.npy", "notes.txt"]
+    with pytest.raises(hs.UsageError, match="overwrite=True and resume=False contradict each other"):
+        hs.extract(convnet(), loader(10), "3", to=hs.Store(tmp_path / "f", overwrite=True, resume=False))
+
+
+def test_resume_false_refuses_what_is_there(tmp_path: Path) -> None:
+    stopped(hs.Store(tmp_path / "f"))
+    with pytest.raises(hs.FeaturesError, match="already holds an unfinished extraction: leave out resume=False to go on with it"):
+        hs.extract(convnet(), loader(), ["0", "3"], to=hs.Store(tmp_path / "f", resume=False))
+    hs.extract(convnet(), loader(), ["0", "3"], to=tmp_path / "f")
+    with pytest.raises(hs.FeaturesError, match="already holds 22 samples"):
+        hs.extract(convnet(), loader(), ["0", "3"], to=hs.Store(tmp_path / "f", resume=False))
+
+
+def test_places_that_cannot_be_written_to_are_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "3.npy").write_text("mine")
+    wrong = {
+        tmp_path / "file": "a file of that name is in the way: choose another directory",
+        tmp_path / "file" / "below": "Not a directory",
+        tmp_path / "full": r"it holds 3\.npy, but no features\.json: choose an empty or new directory such as .*/full/features",
+    }
+    for path, match in wrong.items():
+        with pytest.raises(hs.FeaturesError, match=rf"cannot write features to .*: {match}"):
+            hs.extract(convnet(), loader(), "3", to=path)
+    assert (tmp_path / "full" / "3.npy").read_text() == "mine"
+
+
+def test_places_that_hold_no_whole_features_are_told(tmp_path: Path) -> None:
+    for path, match in {
+        tmp_path / "none": "there are no features at .*/none: there is no such directory",
+        Path(__file__): "it is a file",
+        tmp_path: r"it has no features\.json",
+    }.items():
+        with pytest.raises(hs.FeaturesError, match=match):
+            hs.Features(path)
+    hs.extract(convnet(), loader(), "3", to=tmp_path / "f")
+    manifest = tmp_path / "f" / "features.json"
+    text = manifest.read_text()
+    for broken, match in {
+        text[:100]: r"features\.json is damaged or was not written by hookscope",
+        "[]": "is damaged or was not written by hookscope",
+        text.replace('"format": 1', '"format": 9'): "is written in format 9; this hookscope .* reads formats up to 1",
+    }.items():
+        manifest.write_text(broken)
+        for ask in (lambda: hs.Features(tmp_path / "f"), lambda: hs.extract(convnet(), loader(), "3", to=tmp_path / "f")):
+            with pytest.raises(hs.FeaturesError, match=match):
+                ask()
+    manifest.write_text(text)
+    with (tmp_path / "f" / "3.npy").open("r+b") as file:
+        file.truncate(300)
+    with pytest.raises(hs.FeaturesError, match=r"3\.npy is cut short: it has 300 bytes of 696; extract again with overwrite=True"):
+        _ = hs.Features(tmp_path / "f")["3"][0]
+    (tmp_path / "f" / "3.npy").unlink()
+    with pytest.raises(hs.FeaturesError, match=r"cannot read .*3\.npy: No such file or directory"):
+        _ = hs.Features(tmp_path / "f")["3"][0]
+
+
+@pytest.mark.parametrize("cut", [0, 700, 2000])
+def test_a_file_that_lost_its_end_is_gone_on_with_from_the_last_commit_it_holds(tmp_path: Path, cut: int) -> None:
+    """As after a power cut, when the disk had not yet taken what the system was given."""
+    hs.extract(convnet(), loader(), ["0", "3"], to=tmp_path / "whole")
+    stopped(hs.Store(tmp_path / "f"), 4)
+    with (tmp_path / "f" / "0.npy").open("r+b") as file:
+        file.truncate(256 + 5 * 4 * 36 * 4 + cut)
+    hs.extract(convnet(), loader(), ["0", "3"], to=tmp_path / "f")
+    assert files(tmp_path / "f") == files(tmp_path / "whole")
+    stopped(hs.Store(tmp_path / "g"), 4)
+    with (tmp_path / "g" / "0.npy").open("r+b") as file:
+        file.truncate(300)
+    with pytest.raises(hs.FeaturesError, match="are shorter than its first commit says: pass overwrite=True"):
+        hs.extract(convnet(), loader(), ["0", "3"], to=tmp_path / "g")
+
+
+@pytest.mark.parametrize("cut", [1, 40, 200])
+def test_a_journal_that_was_torn_loses_its_torn_lines_alone(tmp_path: Path, cut: int) -> None:
+    hs.extract(convnet(), loader(), ["0", "3"], to=tmp_path / "whole")
+    stopped(hs.Store(tmp_path / "f"), 4)
+    journal = tmp_path / "f" / "commits.jsonl"
+    journal.write_bytes(journal.read_bytes()[:-cut])
+    hs.extract(convnet(), loader(), ["0", "3"], to=tmp_path / "f")
+    assert files(tmp_path / "f") == files(tmp_path / "whole")
+
+
+def test_a_long_journal_is_thinned_and_still_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_commits, "_LONG", 400)
+    monkeypatch.setattr(_commits, "_NEWEST", 2)
+    hs.extract(convnet(), loader(batch_size=1), ["0", "3"], to=tmp_path / "whole")
+    with pytest.raises(StoppedError):
+        hs.extract(convnet(), until(loader(batch_size=1), 20, StoppedError()), ["0", "3"], to=tmp_path / "f")
+    lines = (tmp_path / "f" / "commits.jsonl").read_text().splitlines()
+    assert len(lines) <= 4
+    assert json.loads(lines[-1])["batches"] == 20
+    hs.extract(convnet(), loader(batch_size=1), ["0", "3"], to=tmp_path / "f")
+    assert files(tmp_path / "f") == files(tmp_path / "whole")
+
+
+def test_a_second_process_on_the_same_directory_is_told(tmp_path: Path) -> None:
+    code = f"from pathlib import Path\nfrom hookscope._features._lock import Lock\nLock(Path({str(tmp_path / 'f')!r}))"
+
+    def batches() -> Iterator[Any]:
+        for number, batch in enumerate(loader()):
+            if number == 1:
+                done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+                assert "FeaturesError: another process is writing features to" in done.stderr
+            yield batch
+
+    assert hs.extract(convnet(), batches(), "3", to=tmp_path / "f").samples == 22
