@@ -67,6 +67,13 @@ def _differences(there: Mapping[str, Any], asked: Mapping[str, Any]) -> list[str
     return [f"{name} was {there.get(name)!r} and is {asked.get(name)!r}" for name in names if there.get(name) != asked.get(name)]
 
 
+def remove_leftovers(folder: Path) -> None:
+    """Delete what a process killed within an atomic replacement left behind."""
+    for name in (_commits.NAME, _manifest.NAME):
+        for path in folder.glob(f".{name}.*.tmp"):
+            path.unlink(missing_ok=True)
+
+
 def remove(folder: Path, manifest: Manifest) -> None:
     """Delete an extraction's own files and nothing else; the manifest goes last, so that an interrupted removal can be repeated."""
     for entry in manifest.entries:

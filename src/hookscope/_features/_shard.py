@@ -73,7 +73,7 @@ def _write_parquet(path: Path, entry: Entry, shard: Shard) -> None:
     table = pa.table({"id": ids, "values": column(shard.values, shard.offsets)})
     about = {"dtype": entry.dtype, "shape": shard.values.shape[1:]}
     table = table.replace_schema_metadata({"hookscope": json.dumps(about)})
-    parquet.write_table(table, path, use_dictionary=False, compression="zstd")
+    parquet.write_table(table, path, use_dictionary=False, compression="snappy")
 
 
 def _write_safetensors(path: Path, entry: Entry, shard: Shard) -> None:

@@ -11,7 +11,7 @@ from types import TracebackType
 
 from .._core._errors import FeaturesError
 from ._batch import Batch
-from ._claim import claim, remove
+from ._claim import claim, remove, remove_leftovers
 from ._commits import Commit, Journal, read_commits
 from ._dtypes import stored
 from ._entry import entries
@@ -128,6 +128,7 @@ class FeatureWriter:
 
     def _go_on(self) -> None:
         """Open what an earlier writer left, at the newest commit that the files still hold."""
+        remove_leftovers(self.folder)
         if self._manifest is None or self.complete:
             self._journal.remove()  # of a writer that was killed before the manifest, or behind it
             return

@@ -79,7 +79,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 def drill(root: Path, kills: int, seed: int, storage: str) -> None:
     draw = random.Random(seed)
-    root.mkdir()
+    root.mkdir(parents=True)
     _shard_store.SHARD_BYTES = 8000
     start = time.monotonic()
     extract(root / "whole", storage)

@@ -100,6 +100,11 @@ def test_a_batch_reaches_the_model_without_its_labels(tmp_path: Path, form: str)
     assert same(next(iter(features.values())), right)
 
 
+def test_in_memory_a_loader_is_taken_the_same_way() -> None:
+    model = convnet()
+    assert torch.equal(hs.extract(model, loader(), "3")["3"], bare(model, loader())["3"])
+
+
 def test_a_function_passes_the_batch_as_it_likes(tmp_path: Path) -> None:
     model = convnet()
     swapped = [(label, x) for x, label in loader()]

@@ -24,10 +24,10 @@ class Inputs:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        parameters = list(inspect.signature(_inner(model).forward).parameters.values())
+        parameters = _parameters(_inner(model))
         positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         self._count = max(1, sum(p.kind in positional and p.default is inspect.Parameter.empty for p in parameters))
-        takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters)
+        takes_any = not parameters or any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters)
         self._names = None if takes_any else {p.name for p in parameters}
         devices = {p.device for p in model.parameters()}
         self._device = devices.pop() if len(devices) == 1 else None
@@ -42,6 +42,13 @@ class Inputs:
 
     def _moved(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(self._device, non_blocking=True)
+
+
+def _parameters(model: nn.Module) -> list[inspect.Parameter]:
+    try:
+        return list(inspect.signature(model.forward).parameters.values())
+    except (TypeError, ValueError):  # a forward that is not written in Python
+        return []
 
 
 def _inner(model: nn.Module) -> nn.Module:
