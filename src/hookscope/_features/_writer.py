@@ -60,7 +60,8 @@ class FeatureWriter:
             if not self.complete:
                 self._lock = Lock(folder)
         try:
-            self._go_on()
+            with self._told():
+                self._go_on()
         except BaseException:
             self._release()
             raise
