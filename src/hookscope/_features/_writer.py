@@ -130,6 +130,8 @@ class FeatureWriter:
     def _go_on(self) -> None:
         """Open what an earlier writer left, at the newest commit that the files still hold."""
         remove_leftovers(self.folder)
+        if self._manifest is not None and self.complete:
+            self.batches, self.samples = self._manifest.batches, self._manifest.samples
         if self._manifest is None or self.complete:
             self._journal.remove()  # of a writer that was killed before the manifest, or behind it
             return

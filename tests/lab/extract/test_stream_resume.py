@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections import UserDict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from torch import nn
 
 import hookscope as hs
 from hookscope._features import _commits, _npy_store, _shard_store
+from hookscope._lab._extract._fingerprint import Marks, model_digest
 
 from ._streaming import bare, convnet, files, hooks, images, loader
 
@@ -113,6 +115,22 @@ def test_another_model_or_selection_is_refused_and_named(tmp_path: Path, what: d
     assert files(tmp_path / "f") == before
 
 
+def test_the_digest_of_a_model_sees_every_value_and_no_wrapper() -> None:
+    model = convnet()
+    digest = model_digest(model)
+    assert model_digest(nn.DataParallel(convnet())) == digest
+    for parameter in model.parameters():
+        flat = parameter.detach().view(-1)
+        for place in {0, len(flat) // 2, len(flat) - 1}:
+            before = float(flat[place])
+            flat[place] = torch.nextafter(flat[place], torch.tensor(9.0))
+            assert model_digest(model) != digest
+            flat[place] = before
+    assert model_digest(model) == digest
+    assert model_digest(nn.LazyLinear(3)) != digest
+    assert model_digest(nn.Linear(2, 2, device="meta")) != digest
+
+
 def test_autocast_is_part_of_what_was_extracted(tmp_path: Path) -> None:
     stopped(hs.Store(tmp_path / "f"))
     with (
@@ -145,6 +163,29 @@ def test_a_loader_that_does_not_repeat_itself_is_refused(tmp_path: Path) -> None
         hs.extract(convnet(), loader(10), ["0", "3"], to=tmp_path / "f")
     with pytest.raises(hs.FeaturesError, match="its first batch is not"):
         hs.extract(convnet(), swapped[1:] + swapped[:1], ["0", "3"], to=tmp_path / "f")
+
+
+class Plain:
+    """A batch of a library of its own, with something that differs each time."""
+
+    def __init__(self, x: torch.Tensor) -> None:
+        self.parts = {"x": x}
+        self.made = object()
+
+
+@pytest.mark.parametrize(
+    "form", [lambda x: UserDict(x=x), Plain, lambda x: [{"deep": (x,)}], lambda x: x.numpy(), lambda x: str(x.tolist())]
+)
+def test_batches_of_any_form_are_told_apart(form: Any) -> None:
+    x = images(3)
+    marks = [Marks().add(form(one)) for one in (x, x.clone(), x + 1e-3, x[:2], x.double())]
+    assert marks[0] == marks[1]
+    assert len({*marks[:1], *marks[2:4]}) == 3
+    first, second = Marks(), Marks()
+    for number in (0, 1):
+        first.add(form(x[number]))
+        second.add(form(x[1 - number]))
+    assert first.mark != second.mark
 
 
 def test_overwrite_replaces_and_touches_nothing_of_others(tmp_path: Path) -> None:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
-from torch.utils._pytree import tree_flatten
 
 from ..._taps._inventory import clean, every_name, is_lazy
 
 _LOOKED_AT = 4096  # elements of a tensor of a batch; reading all of a large batch would cost as much as a small model
+_DEPTH = 6
 _WHOLE_NUMBERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -26,13 +26,30 @@ class Marks:
     def add(self, batch: Any) -> str:
         """The mark with one batch more."""
         digest = hashlib.blake2b(self.mark.encode(), digest_size=16)
-        flat, _ = tree_flatten(batch)
-        digest.update(str(len(flat)).encode())
-        for leaf in flat:
+        for leaf in _leaves(batch, 0):
             for part in _leaf(leaf):
                 digest.update(part)
         self.mark = digest.hexdigest()
         return self.mark
+
+
+def _leaves(value: Any, depth: int) -> Iterator[Any]:
+    """What a batch holds, in order; of an object of no known kind its tensors, since anything else in it may differ each time."""
+    if depth == _DEPTH or isinstance(value, torch.Tensor | np.ndarray | str | bytes):
+        yield value
+    elif isinstance(value, Mapping):
+        for name, part in value.items():
+            yield str(name)
+            yield from _leaves(part, depth + 1)
+    elif isinstance(value, tuple | list):
+        yield len(value)
+        for part in value:
+            yield from _leaves(part, depth + 1)
+    elif hasattr(value, "__dict__"):
+        inside = (leaf for part in vars(value).values() for leaf in _leaves(part, depth + 1))
+        yield from (leaf for leaf in inside if isinstance(leaf, torch.Tensor | np.ndarray))
+    else:
+        yield value
 
 
 def _leaf(leaf: Any) -> Iterator[bytes]:
