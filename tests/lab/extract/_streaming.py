@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
+
+import hookscope as hs
 
 
 def convnet() -> nn.Sequential:
@@ -43,3 +46,20 @@ def hooks(model: nn.Module) -> int:
 
 def files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+class StoppedError(Exception):
+    """The user's, out of a loader."""
+
+
+def until(batches: Any, count: int, error: BaseException) -> Iterator[Any]:
+    """The first batches, then an exception."""
+    for number, batch in enumerate(batches):
+        if number == count:
+            raise error
+        yield batch
+
+
+def stopped(to: hs.Store, count: int = 3) -> None:
+    with pytest.raises(StoppedError):
+        hs.extract(convnet(), until(loader(), count, StoppedError()), ["0", "3"], to=to)
