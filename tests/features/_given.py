@@ -18,7 +18,7 @@ FC = Site(0, "fc", "output")
 
 
 def piece(values: Any, *, dtype: str = "float32", site: Site = FC, call: int = 0, lengths: Sequence[int] | None = None) -> Piece:
-    array = np.asarray(values, {"bfloat16": np.uint16}.get(dtype, dtype))
+    array = np.asarray(values, {"bfloat16": np.uint16, "float8_e5m2": np.uint8}.get(dtype, dtype))
     return Piece(site, call, dtype, array, None if lengths is None else np.asarray(lengths, np.int64))
 
 

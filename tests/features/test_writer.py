@@ -102,3 +102,23 @@ def test_a_batch_that_fails_in_its_second_site_leaves_nothing_of_its_first(tmp_p
         writer.finish()
     features = hs.Features(tmp_path)
     assert (features["fc"].shape, features["seq"].shape, features.ids.tolist()) == ((4, 2), (4, 1, 3), [0, 1, 7, 8])
+
+
+def test_an_interrupt_behind_the_last_file_and_before_the_count_commits_nothing_of_its_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = Batch((piece(np.ones((2, 2))),), np.arange(2), "a")
+    append = FeatureWriter._append
+
+    def interrupted(self: FeatureWriter, given_: Batch) -> None:
+        append(self, given_)
+        raise KeyboardInterrupt
+
+    with FeatureWriter(tmp_path, PLAN) as writer:
+        writer.write(one)
+        writer._commit()
+        monkeypatch.setattr(FeatureWriter, "_append", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            writer.write(one)
+    assert len((tmp_path / "commits.jsonl").read_text().splitlines()) == 1
+    assert hs.Features(tmp_path, partial=True).samples == 2

@@ -7,11 +7,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from .._core._errors import FeaturesError
 from ._dtypes import Array, Dtype
 
 
 def column(values: Array, offsets: Array | None = None) -> pa.Array[Any]:
     """Each sample as a flat list in row-major order; without offsets nothing is copied where `values` are contiguous."""
+    if values.dtype.kind == "c":
+        raise FeaturesError(f"Arrow and Parquet have no type {values.dtype}: choose storage='npy' or 'safetensors', or store real numbers")
     size = int(np.prod(values.shape[1:], dtype=np.int64))
     flat = pa.array(np.ascontiguousarray(values).reshape(-1))
     steps = flat if values.ndim == 1 else pa.FixedSizeListArray.from_arrays(flat, size)

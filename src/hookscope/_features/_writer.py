@@ -104,7 +104,7 @@ class FeatureWriter:
 
     def close(self) -> None:
         """Commit what is whole, if the disk lets us, and let go of the files."""
-        if self._store is not None and not self.complete and self._store.anytime:
+        if self._store is not None and not self.complete and self._store.anytime and self._whole:
             with contextlib.suppress(OSError):
                 self._commit()
         self._release()
@@ -190,6 +190,13 @@ class FeatureWriter:
                 with contextlib.suppress(OSError):
                     column.rewind(self.samples)
             raise
+
+    @property
+    def _whole(self) -> bool:
+        """Whether all files are at the same sample; not so if a Ctrl-C came between the last of them and the count."""
+        assert self._store is not None
+        counts = {extent.samples for extent in self._store.extents.values()} | {column.samples for column in self._sample_columns}
+        return counts == {self.samples}
 
     @property
     def _sample_columns(self) -> list[NumbersColumn | TextsColumn]:
