@@ -69,6 +69,10 @@ def test_a_case_is_solved_on_disk(name: str, solve: Callable[[nn.Module, Any, Pa
     assert spec.loader is not None
     case = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(case)
-    model, x = case.build()
-    problem = case.check(solve(model, x, tmp_path / "f"), model, x)
+    try:
+        model, x = case.build()
+        problem = case.check(solve(model, x, tmp_path / "f"), model, x)
+    finally:
+        if torch.distributed.is_initialized():  # by the case of a wrapped model
+            torch.distributed.destroy_process_group()
     assert problem is None, problem
