@@ -124,6 +124,14 @@ def test_a_file_becomes_ragged_when_the_first_other_length_comes(tmp_path: Path)
     assert [t.shape for t in feature.torch(slice(1, None))] == [(3, 4), (5, 4)]
 
 
+def test_shards_of_one_length_each_are_ragged_together(tmp_path: Path, storage: str) -> None:
+    """64 bytes are a shard here: each batch is one, and none of them is ragged by itself."""
+    written(tmp_path, [batch(0, piece(np.ones((2, 3, 4)))), batch(2, piece(np.full((2, 5, 4), 2.0)))], plan(storage))
+    feature = hs.Features(tmp_path)["fc"]
+    assert (feature.ragged, feature.shape) == (True, (4, None, 4))
+    assert [one.shape for one in feature] == [(3, 4), (3, 4), (5, 4), (5, 4)]
+
+
 def test_a_feature_is_asked_like_an_array(tmp_path: Path, storage: str) -> None:
     values = np.random.default_rng(0).normal(size=(9, 4, 2)).astype(np.float32)
     written(tmp_path, [batch(i, piece(values[i : i + 2])) for i in range(0, 8, 2)] + [batch(8, piece(values[8:]))], plan(storage))
