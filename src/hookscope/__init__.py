@@ -26,9 +26,8 @@ if TYPE_CHECKING:
     from ._core._finding import Diagnosis, Finding
     from ._core._select import Selection, select
     from ._core._site import Site
-    from ._lab import Extracted, Pool, capture, diagnose_dead_neurons, extract, find_nonfinite, replay
     from ._features import Features
-    from ._lab import Extracted, Pool, Store, capture, diagnose_dead_neurons, extract, find_nonfinite
+    from ._lab import Extracted, Pool, Store, capture, diagnose_dead_neurons, extract, find_nonfinite, replay
     from ._origin import Verdict
     from ._record import Incident, Run, Series
     from ._rules import diagnose
