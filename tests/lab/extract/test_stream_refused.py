@@ -125,6 +125,8 @@ def test_batches_of_any_form_are_told_apart(form: Any) -> None:
     for number in (0, 1):
         first.add(form(x[number]))
         second.add(form(x[1 - number]))
+    first.add(form(x[2]))  # what came before is not forgotten
+    second.add(form(x[2]))
     assert first.mark != second.mark
 
 
