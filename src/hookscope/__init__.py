@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from ._compare import RunComparison, compare
     from ._core._errors import (
         AttachError,
+        FeaturesError,
         FindingError,
         FindingWarning,
         HookscopeError,
@@ -26,12 +27,14 @@ if TYPE_CHECKING:
     from ._core._finding import Diagnosis, Finding
     from ._core._select import Selection, select
     from ._core._site import Site
+    from ._features import Features
     from ._lab import (
         Analysis,
         Comparison,
         Extracted,
         Pool,
         Similarity,
+        Store,
         analyze,
         capture,
         cka,
@@ -79,6 +82,8 @@ _HOME = {
     "Diagnosis": "_core._finding",
     "Edit": "_lab._edit",
     "Extracted": "_lab",
+    "Features": "_features",
+    "FeaturesError": "_core._errors",
     "Finding": "_core._finding",
     "FindingError": "_core._errors",
     "FindingWarning": "_core._errors",
@@ -100,6 +105,7 @@ _HOME = {
     "Series": "_record",
     "Similarity": "_lab",
     "Site": "_core._site",
+    "Store": "_lab",
     "UsageError": "_core._errors",
     "Verdict": "_origin",
     "ablate": "_lab._edit",
@@ -140,6 +146,8 @@ __all__ = [
     "Diagnosis",
     "Edit",
     "Extracted",
+    "Features",
+    "FeaturesError",
     "Finding",
     "FindingError",
     "FindingWarning",
@@ -161,6 +169,7 @@ __all__ = [
     "Series",
     "Similarity",
     "Site",
+    "Store",
     "UsageError",
     "Verdict",
     "ablate",

@@ -8,6 +8,7 @@ FLOORS = (
     ("_core",),
     ("_stats", "_taps", "_record"),
     ("_rules", "_origin", "_compare"),
+    ("_rules", "_origin", "_features"),
     ("_watch", "_lab"),
     ("_report",),
     ("integrations", "_cli"),

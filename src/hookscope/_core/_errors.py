@@ -7,6 +7,7 @@ HookscopeError
 ├── RunError (OSError)                    a run directory
 │   ├── RunExistsError                    there is a run already, and neither overwrite nor resume was asked for
 │   └── RunUnreadableError                no run there, or one this version cannot read
+├── FeaturesError (OSError)               a directory of extracted features
 └── FindingError                          a finding, raised because `on_finding="raise"` was asked for
     └── NonFiniteError                    a loss or gradient that is not finite, because of `on_nonfinite="raise"`
 
@@ -48,6 +49,10 @@ class RunExistsError(RunError):
 
 class RunUnreadableError(RunError):
     """No run at that place, or one that this version cannot read."""
+
+
+class FeaturesError(HookscopeError, OSError):
+    """A directory of extracted features that cannot be written, gone on with, or read."""
 
 
 class FindingError(HookscopeError):

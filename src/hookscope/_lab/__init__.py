@@ -2,10 +2,6 @@
 
 from ._analyze import Analysis, Similarity, analyze, cka
 from ._dead_neurons import diagnose_dead_neurons
-from ._diff import Comparison, diff, record_reference
-from ._extract import Extracted, Pool, capture, extract
-from ._find_nonfinite import find_nonfinite
-from ._replay import replay
 
 __all__ = [
     "Analysis",
@@ -13,6 +9,7 @@ __all__ = [
     "Extracted",
     "Pool",
     "Similarity",
+    "Store",
     "analyze",
     "capture",
     "cka",

@@ -23,7 +23,7 @@ def now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="milliseconds")
 
 
-def _launched(variable: str, alone: int) -> int:
+def launched(variable: str, alone: int) -> int:
     """What torchrun and its like tell each process of its place among the others."""
     told = os.environ.get(variable, "")
     return int(told) if told.isdecimal() and "MASTER_ADDR" in os.environ else alone
@@ -48,8 +48,8 @@ class Meta:
     selections: tuple[str, ...] = ()
     every: int = 1
     settings: Mapping[str, Any] = field(default_factory=dict)
-    rank: int = field(default_factory=lambda: _launched("RANK", 0))
-    world_size: int = field(default_factory=lambda: _launched("WORLD_SIZE", 1))
+    rank: int = field(default_factory=lambda: launched("RANK", 0))
+    world_size: int = field(default_factory=lambda: launched("WORLD_SIZE", 1))
     hookscope: str = field(default_factory=_own_version)
     python: str = field(default_factory=lambda: sys.version.split()[0])
     host: str = field(default_factory=socket.gethostname)

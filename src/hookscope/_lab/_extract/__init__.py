@@ -4,5 +4,6 @@ from ._capture import capture
 from ._extract import extract
 from ._extracted import Extracted
 from ._pool import Pool
+from ._store import Store
 
-__all__ = ["Extracted", "Pool", "capture", "extract"]
+__all__ = ["Extracted", "Pool", "Store", "capture", "extract"]

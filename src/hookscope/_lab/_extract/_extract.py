@@ -2,29 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from pathlib import Path
-from typing import Any, Literal
+import os
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal, overload
 
 import torch
 from torch import nn
 
 from ..._core._errors import UsageError
 from ..._core._select import Selectable
+from ..._features import Features
 from ._batch import batches, is_loader
 from ._extracted import Extracted
 from ._extractor import Extractor
+from ._inputs import Inputs
 from ._key import Key
 from ._options import Forward, Options
 from ._pool import Pooling
+from ._store import Store
 
 
+@overload
+def extract(  # each keyword is one decision about the tensors
+    model: nn.Module,
+    inputs: Any,
+    select: Selectable,
+    *,
+    to: None = ...,
+    call: int | Literal["all"] = ...,
+    to_device: torch.device | str | None = ...,
+    dtype: torch.dtype | str | None = ...,
+    clone: bool | Literal["auto"] = ...,
+    pool: Pooling | None = ...,
+    stop: bool | Literal["auto"] = ...,
+    grad: bool = ...,
+    forward: Forward | None = ...,
+) -> Extracted: ...
+@overload
+def extract(  # each keyword is one decision about the tensors
+    model: nn.Module,
+    inputs: Any,
+    select: Selectable,
+    *,
+    to: str | os.PathLike[str] | Store,
+    call: int | Literal["all"] = ...,
+    to_device: torch.device | str | None = ...,
+    dtype: torch.dtype | str | None = ...,
+    clone: bool | Literal["auto"] = ...,
+    pool: Pooling | None = ...,
+    stop: bool | Literal["auto"] = ...,
+    grad: bool = ...,
+    forward: Forward | None = ...,
+) -> Features: ...
 def extract(  # noqa: PLR0913 # each keyword is one decision about the tensors
     model: nn.Module,
     inputs: Any,
     select: Selectable,
     *,
-    to: str | Path | None = None,
+    to: str | os.PathLike[str] | Store | None = None,
     call: int | Literal["all"] = "all",
     to_device: torch.device | str | None = None,
     dtype: torch.dtype | str | None = None,
@@ -33,12 +68,14 @@ def extract(  # noqa: PLR0913 # each keyword is one decision about the tensors
     stop: bool | Literal["auto"] = "auto",
     grad: bool = False,
     forward: Forward | None = None,
-) -> Extracted:
+) -> Extracted | Features:
     """The tensors that flow inside `model` at the selected sites, as they were at the moment each was produced.
 
     `inputs` is one batch: a tensor is the one argument of the model, a tuple or list its positional arguments, a dict its keyword
     arguments; anything else, such as a `PackedSequence` or another namedtuple, is the one argument; a function without arguments is
-    called. Or it is many batches, a `DataLoader` or a generator of such: then the tensors are joined along their first dimension.
+    called. Or it is many batches, a `DataLoader` or a generator of such: then the tensors are joined along their first dimension, and what
+    a batch has beside the inputs is left out: of a tuple or list the model is given as many elements as its forward has positional
+    arguments without a default, at least one; of a dict the entries that it has arguments for.
     `forward`, a function of the model and a batch, says otherwise: `lambda model, batch: model(batch[0])`.
 
     `select` names the sites, as everywhere (see `select`): a path alone means the output of a module; `:input` its arguments,
@@ -54,13 +91,15 @@ def extract(  # noqa: PLR0913 # each keyword is one decision about the tensors
       only one, in the first batch, too.
     - `clone`: False holds tensors without a copy; one that is overwritten is then an error. True and `"auto"` copy what is not new anyway.
     - `grad`: True keeps the graph of the tensors, False runs without.
-    - `to`: a directory for the tensors of a whole dataset.
+    - `to`: a directory, or a `Store`, for the features of a whole dataset: the batches of a loader go through it one by one, each sample
+      a row on disk. What was stopped goes on where it was when the same call is made again; see `Store` for ids, padding, formats.
 
     The model runs in the mode it is in. What is compiled runs eagerly meanwhile. Nothing stays on the model, whatever happens. Not seen:
     the inside of scripted modules, and a module that is called by `module.forward(...)`.
 
-    Returns an `Extracted`, a mapping. Raises `SelectionError` where a part of the selection matches no site or gave no tensor, `UsageError`
-    for other wrong arguments, `AttachError` for what is no module.
+    Returns an `Extracted`, a mapping; with `to` the `Features` that are on disk. Raises `SelectionError` where a part of the selection
+    matches no site or gave no tensor, `UsageError` for other wrong arguments, `AttachError` for what is no module, `FeaturesError` where
+    the directory cannot be written to, or holds another extraction.
 
     >>> import torch
     >>> from torch import nn
@@ -72,18 +111,23 @@ def extract(  # noqa: PLR0913 # each keyword is one decision about the tensors
     """
     options = Options(call=call, to_device=to_device, dtype=dtype, clone=clone, pool=pool, stop=stop, grad=grad, forward=forward)
     if to is not None:
-        from ._stream import extract_to  # type: ignore[import-not-found]
+        from ._stream import extract_to
 
-        return extract_to(model, inputs, select, to=to, options=options)  # type: ignore[no-any-return]
+        return extract_to(model, inputs, select, to=to, options=options)
     with Extractor(model, select, options) as extractor:
         if not is_loader(inputs):
             return Extracted(extractor.run(inputs))
-        return Extracted(_joined(extractor, inputs))
+        return Extracted(_joined(extractor, _given(inputs, None if forward else Inputs(model))))
 
 
-def _joined(extractor: Extractor, loader: Iterable[Any]) -> dict[Key, torch.Tensor]:
+def _given(loader: Iterable[Any], picked: Inputs | None) -> Iterator[Any]:
+    """The batches, without labels and the like unless a function of the user's takes them."""
+    return (batch if picked is None else picked.of(batch) for batch in batches(loader))
+
+
+def _joined(extractor: Extractor, given: Iterator[Any]) -> dict[Key, torch.Tensor]:
     found: dict[Key, list[torch.Tensor]] = {}
-    for count, batch in enumerate(batches(loader)):
+    for count, batch in enumerate(given):
         for key, tensor in extractor.run(batch).items():
             found.setdefault(key, []).append(tensor)
         if odd := next((key for key, parts in found.items() if len(parts) != count + 1), None):
