@@ -7,8 +7,7 @@ from ._source import PACKAGE, imported, python_files
 FLOORS = (
     ("_core",),
     ("_stats", "_taps", "_record"),
-    ("_rules", "_origin", "_compare"),
-    ("_rules", "_origin", "_features"),
+    ("_rules", "_origin", "_compare", "_features"),
     ("_watch", "_lab"),
     ("_report",),
     ("integrations", "_cli"),

@@ -27,6 +27,7 @@
 #define HAS_X86 0
 #endif
 #define ALWAYS static inline __attribute__((always_inline))
+#pragma GCC diagnostic ignored "-Wpsabi" /* vectors are handed to functions that are inlined, never called */
 
 enum { N, NONFINITE, S1, S2, S3, S4, ABS, MIN, MAX, POSITIVE, ZERO, LARGE, ROWS };
 enum { TINY_F32, TINY_F16, TINY_E4M3, OVER_E4M3, OVER_E5M2, OVER_F16, OVER_BF16, RANGES };
