@@ -10,18 +10,13 @@ import torch
 from torch import nn
 from torch.nn import functional as f
 
-from ._sound_models import Experts, LayerDrop, Masked, Recurrent, Rezero, Scheduled, mlp
+from ._sound_models import Experts, LayerDrop, Masked, Recurrent, Rezero, Scheduled, batch, mlp
 
 
 @dataclass
 class Sound:
     model: nn.Module | dict[str, nn.Module]
     step: Callable[[int], None]
-
-
-def batch(rows: int = 16, width: int = 8) -> tuple[torch.Tensor, torch.Tensor]:
-    label = torch.randint(4, (rows,))
-    return torch.randn(rows, width) + label[:, None] * torch.linspace(-1, 1, width), label
 
 
 def classified(model: nn.Module, optimizer: torch.optim.Optimizer, before: Callable[[int], None] = lambda step: None) -> Sound:

@@ -6,6 +6,11 @@ import torch
 from torch import nn
 
 
+def batch(rows: int = 16, width: int = 8) -> tuple[torch.Tensor, torch.Tensor]:
+    label = torch.randint(4, (rows,))
+    return torch.randn(rows, width) + label[:, None] * torch.linspace(-1, 1, width), label
+
+
 def mlp(*act: nn.Module, depth: int = 3, width: int = 24) -> nn.Sequential:
     layers = [m for _ in range(depth) for m in (nn.Linear(width, width), *(act or (nn.ReLU(),)))]
     return nn.Sequential(nn.Linear(8, width), *layers, nn.Linear(width, 4))

@@ -11,7 +11,8 @@ from torch import nn
 import hookscope as hs
 from hookscope._core._finding import Finding
 
-from ._sound import SOUND, batch
+from ._sound import SOUND
+from ._sound_models import batch
 
 
 def leaps(run: hs.Run) -> list[Finding]:
