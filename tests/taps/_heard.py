@@ -12,6 +12,8 @@ from hookscope._taps._events import Backward
 class Heard:
     """`said` lists the events in order, in words."""
 
+    hears_closures = False
+
     def __init__(self) -> None:
         self.said: list[str] = []
         self.backwards: list[Backward] = []
@@ -29,6 +31,9 @@ class Heard:
     def attempt_begins(self, optimizer: torch.optim.Optimizer, has_closure: bool) -> None:
         self.optimizers.append(optimizer)
         self.said.append("step with closure" if has_closure else "step")
+
+    def evaluated(self, optimizer: torch.optim.Optimizer) -> None:
+        self.said.append("closure over")
 
     def attempt_ends(self, optimizer: torch.optim.Optimizer, has_closure: bool) -> None:
         self.said.append("step over")

@@ -202,6 +202,19 @@ def test_a_switched_off_scaler_only_passes_on(heard: Heard) -> None:
     assert heard.said == BACKWARD + STEP
 
 
+@pytest.mark.parametrize("by_name", [False, True])
+def test_each_call_of_a_closure_is_told_to_one_who_hears_them(heard: Heard, by_name: bool) -> None:
+    opt, calls = SGD([leaf()], lr=0.1), []
+
+    def closure() -> float:
+        calls.append(1)
+        return 7.0
+
+    heard.hears_closures = True
+    assert (opt.step(closure=closure) if by_name else opt.step(closure)) == 7.0
+    assert (len(calls), heard.said) == (1, ["step with closure", "closure over", "step over"])
+
+
 def test_what_a_step_returns_reaches_the_program(heard: Heard) -> None:
     opt, scaler = SGD([leaf()], lr=0.1), torch.amp.GradScaler("cpu", enabled=False)
     assert opt.step(lambda: 7.0) == 7.0

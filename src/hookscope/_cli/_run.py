@@ -3,26 +3,31 @@
     hookscope run train.py --epochs 3
     hookscope run --to runs/base --every 10 --select "encoder.**" train.py --epochs 3
     hookscope run -m package.train
+    hookscope run --locate train.py
     torchrun --nproc-per-node 2 -m hookscope run train.py
 
 The script sees its own arguments, and ends with its own output and exit status; what hookscope has to say goes to stderr.
-Options of hookscope stand before the script.
+Options of hookscope stand before the script. With --locate it is run a second time where the first run shows that a value went bad
+and not at which line: from the same seeds, its output on stderr, up to that step, each operation watched; the exit status is the first's.
 """
 
 from __future__ import annotations
 
 import argparse
 import atexit
+import json
 import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from .._core._errors import RunExistsError, UsageError
 from .._core._outcome import process_outcome
 from ._after_import import after_import
+from ._chance import begin_from, take_down
 from ._script import leave_as_interrupted, run_module, run_script
+from ._twice import Again, run_twice
 
 if TYPE_CHECKING:
     from .._record import RunWriter
@@ -47,6 +52,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--raise", dest="raises", action="store_true", help="stop the script at a finding of severity error")
     parser.add_argument("--grad-norm-threshold", type=float, metavar="X", help="a global gradient norm that is too much")
     parser.add_argument("--incidents", default="facts", metavar="WHAT", help="what an incident holds: facts (default), batch, full, off")
+    parser.add_argument("--locate", action="store_true", help="run it once more where a bad value has no line yet")
     parser.add_argument("--overwrite", action="store_true", help="replace the run that is there")
     parser.add_argument("--resume", action="store_true", help="go on with the run that is there")
     parser.add_argument("--quiet", action="store_true", help="say nothing but errors")
@@ -54,19 +60,21 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="script.py ...", help="the script and its own arguments")
 
 
-def run(args: argparse.Namespace) -> NoReturn:
+def run(args: argparse.Namespace) -> int:
     """Watch it, and leave as it leaves."""
     if not args.command:
         raise UsageError("there is no script to run: hookscope run [options] script.py [its arguments]")
     script, *rest = args.command
     if not args.module and not os.path.isfile(script):
         raise UsageError(f"cannot run {script!r}: there is no such file; options of hookscope stand before the script")
-    watching = _Watching(args, script)
+    if args.locate:
+        return run_twice(args, args.to or free_directory(script, module=args.module))
+    watching = _Watching(args, script, Again.told())
     # Registered first, so called last: after what the script leaves to run at exit.
     atexit.register(leave_as_interrupted)
     atexit.register(lambda: _aloud(watching.end))
     after_import("torch", lambda: _aloud(watching.start))
-    (run_module if args.module else run_script)(script, rest)
+    return (run_module if args.module else run_script)(script, rest)
 
 
 def _aloud(part: Callable[[], None]) -> None:
@@ -81,7 +89,7 @@ def _aloud(part: Callable[[], None]) -> None:
 class _Watching:
     """The run of one script, from before its first line to after its last."""
 
-    def __init__(self, args: argparse.Namespace, script: str) -> None:
+    def __init__(self, args: argparse.Namespace, script: str, again: Again | None = None) -> None:
         from importlib.metadata import PackageNotFoundError, version
 
         from .._core._select import describe, select
@@ -115,12 +123,15 @@ class _Watching:
                 "grad_norm_threshold": args.grad_norm_threshold,
             },
         )
-        self.to = args.to or _free_directory(script.rpartition(".")[2] if args.module else Path(script).stem)
+        self.to = args.to or free_directory(script, module=args.module)
+        self.again = again
         # From the root on, since the script may change directories.
         try:
             self.writer: RunWriter = RunWriter(os.path.abspath(self.to), meta, overwrite=args.overwrite, resume=args.resume, beside=True)
         except RunExistsError:
             raise RunExistsError(f"there is a run in {self.to} already: --resume goes on with it, --overwrite replaces it") from None
+        if again is not None:
+            (take_down if again.steps is None else begin_from)(Path(again.chance))
 
     def start(self) -> None:
         """Torch has just been imported by the script."""
@@ -136,6 +147,15 @@ class _Watching:
             incidents=args.incidents,
         )
         self.discovery = discover(settings, self.writer)
+        if self.again is not None and self.again.steps is not None:
+            from .._watch._second_run import SecondRun
+
+            self.second = SecondRun(self.discovery.session, self.again.steps, self._found)
+
+    def _found(self, event: dict[str, Any]) -> None:
+        assert self.again is not None
+        with Path(self.again.found).open("a") as file:
+            file.write(json.dumps(event) + "\n")
 
     def end(self) -> None:
         """The script is over, however it ended."""
@@ -164,7 +184,9 @@ class _Watching:
         print("\n".join(lines), file=sys.stderr)
 
 
-def _free_directory(stem: str) -> str:
+def free_directory(script: str, *, module: bool) -> str:
+    """Where the next run of this script goes."""
+    stem = script.rpartition(".")[2] if module else Path(script).stem
     if "MASTER_ADDR" in os.environ:  # one of several processes, which must agree: they have a parent in common
         return f"runs/{stem}-of-{os.getppid()}"
     n = 1

@@ -122,6 +122,7 @@ class Forward:
     autocast: tuple[tuple[str, bool, torch.dtype], ...]
     cache: bool
     parameters: int = 0  # the sum of their versions
+    compiled: bool = False  # something in the process is
     call: int = 0  # how many forwards of the module came before it since the last backward
     fingerprint: list[tuple[float, ...]] = field(default_factory=list)
     gradients: dict[int, torch.Tensor] = field(default_factory=dict)  # as they arrived at the outputs

@@ -20,6 +20,9 @@ def gradients_of(
     if any(p._post_accumulate_grad_hooks for p in parameters):  # they would fire again: a step within backward, a reduction over ranks
         notes.append("the backward was not run again: parameters carry hooks of the program's own")
         return []
+    if torch.distributed.is_available() and torch.distributed.is_initialized():  # the reducer's hooks lie where nobody can ask for them
+        notes.append("the backward was not run again: it would be reduced over ranks once more")
+        return []
     held = [p.grad for p in parameters]
     try:
         for parameter in parameters:

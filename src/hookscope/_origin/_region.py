@@ -169,6 +169,11 @@ class Region(TorchFunctionMode):
 
     # -- from when to when ----------------------------------------------------------------------------------------------------------
 
+    @property
+    def noting(self) -> bool:
+        """Whether calls are noted now."""
+        return self._noting
+
     def open(self) -> None:
         """Forget what is noted and begin again."""
         self.clear()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -49,8 +50,10 @@ def replay(forwards: Sequence[Forward], buffers: Buffers, names: dict[int, str],
                 verdicts = tuple(v for v in [origin_within(tracer.trace)] if v is not None)
             found.verdicts = found.verdicts or verdicts
     found.notes = tuple(dict.fromkeys(notes))
-    if found.notes:
-        found.verdicts = tuple(replace(verdict, exact=False, notes=found.notes) for verdict in found.verdicts)
+    remarks = ("replayed eagerly",) if any(forward.compiled for forward in forwards) else ()
+    if found.notes or remarks:
+        exact = not found.notes
+        found.verdicts = tuple(replace(verdict, exact=exact, notes=found.notes + remarks) for verdict in found.verdicts)
     return found
 
 
@@ -60,6 +63,8 @@ def _once(forward: Forward, tracer: Tracer, scratch: Any, notes: list[str]) -> t
     with ExitStack() as stack:
         for device, enabled, dtype in forward.autocast:
             stack.enter_context(torch.autocast(device, dtype=dtype, enabled=enabled, cache_enabled=forward.cache))
+        if forward.compiled:
+            stack.enter_context(eagerly())
         stack.enter_context(torch.enable_grad())
         stack.enter_context(tracer)
         out = forward.module(*args, **kwargs)
@@ -74,11 +79,19 @@ def _once(forward: Forward, tracer: Tracer, scratch: Any, notes: list[str]) -> t
     gradients: list[torch.Tensor] = []
     if reached:
         wanted = [p for p in forward.module.parameters() if p.requires_grad]
-        with tracer:
+        with eagerly() if forward.compiled else nullcontext(), tracer:  # a checkpoint runs the forward once more
             found = gradients_of([outputs[i] for i in reached], [forward.gradients[i] for i in reached], wanted, notes)
         gradients = [g for g in found if badness(g)]
     behind = origin(tracer.trace, gradients) if gradients else None
     return tuple(verdict for verdict in (made, None if behind == made else behind) if verdict is not None)
+
+
+@contextmanager
+def eagerly() -> Iterator[None]:
+    """Whatever is compiled runs as if it were not; what it is compiled to stays."""
+    with warnings.catch_warnings(), torch.compiler.set_stance("force_eager"):
+        warnings.filterwarnings("ignore", "Using `torch.compile", UserWarning)  # that hooks on all modules fire twice, as they do here
+        yield
 
 
 @contextmanager

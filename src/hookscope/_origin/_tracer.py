@@ -21,7 +21,7 @@ from ._verdict import Operand
 TORCH = os.path.dirname(torch.__file__) + os.sep
 OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
 EXAMPLE = f"{OURS}_cli{os.sep}_demo_training.py"  # a program like a user's, in all but its place
-JUMP = 100.0  # growth of the largest magnitude within one operation that is worth remembering
+JUMP = 100.0  # growth of the largest magnitude within one operation that is worth remembering, or of its inverse
 # Their results are memory that nobody has written to yet.
 _UNWRITTEN = frozenset({"empty", "new_empty", "empty_like", "empty_strided", "new_empty_strided", "resize_", "set_"})
 # These ignore what their first argument held.
@@ -42,7 +42,7 @@ class Place:
 
 @dataclass(slots=True)
 class Step:
-    """One operation that was given, or has made, something bad; or, when jumps are asked for, something far larger than it was given."""
+    """One operation that was given, or has made, something bad; or, if asked for, something far larger or smaller than it was given."""
 
     op: str
     node: str | None  # the autograd node, in the backward
@@ -52,7 +52,7 @@ class Step:
     parents: tuple[int, ...]
     operands: tuple[Operand, ...] = ()
     samples: tuple[int, ...] = ()
-    growth: float = 0.0
+    growth: float = 1.0  # of the largest magnitude
 
 
 @dataclass(slots=True)
@@ -120,10 +120,10 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leave
             results = _tensors(out)
             made = [badness(t) for t in results]
             whole = _any(made)
-            if whole or (size > 0 and max((largest(t) for t in results), default=0.0) / size > JUMP):
+            growth = max(largest(t) for t in results) / size if size > 0 and results else 1.0
+            if whole or not 1 / JUMP <= growth <= JUMP:
                 facts = facts or _operands(inputs)
                 samples = next((found for t in results if (found := bad_samples(t, self._batch))), ())
-                growth = max((largest(t) for t in results), default=0.0) / size if size > 0 else 0.0
                 self.trace.steps.append(Step(op, name, place, _any(given), whole, tuple(dict.fromkeys(parents)), facts, samples, growth))
             self._hold(results, made)
         return out

@@ -30,7 +30,8 @@ class Verdict:
     `module` the path of the module in whose forward it ran, None outside the model. `operands` are its inputs. `samples` are the
     positions in the batch where the result is bad, as far as a batch can be told. `because` names an operation that had put an infinity
     there on purpose, as a mask does. Where nothing is bad but values have leapt, `growth` says how many times larger the result is than
-    what went in. `exact` says that the second run gave the very outputs of the first; else `notes` say why not.
+    what went in; below 1 where they have fallen, and next to nothing where the result is 0. `exact` says that the second run gave the
+    very outputs of the first; else `notes` say why not. They also say where what is compiled was `replayed eagerly`.
 
     >>> Verdict("log", "forward", "encoder.3", result="NaN").as_event()["module"]
     'encoder.3'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -50,10 +51,16 @@ def origin_within(trace: Trace) -> Verdict | None:
     return _first(trace, trace.returned)
 
 
+def writer_of(trace: Trace, bad: Iterable[torch.Tensor]) -> Verdict | None:
+    """The verdict on the earliest operation behind one of these that was itself given, or told to write, what is bad."""
+    makers = sorted({maker for tensor in bad if (maker := trace.maker(tensor)) is not None})
+    return verdict_of(trace.steps[_path(trace, makers[0])[-1]], because="it wrote what it was given") if makers else None
+
+
 @dataclass(frozen=True, slots=True)
 class Leap:
-    """Finite values that have become far larger: in which direction; an operation that made them more than `most` times as large as what
-    went in has done so before.
+    """Finite values that have become far larger, or smaller: in which direction; an operation that made them more than `most` times as
+    large as what went in has done so before, and so has, where `most` is below 1, one that made them a smaller share of it.
     """
 
     direction: Direction
@@ -61,22 +68,30 @@ class Leap:
 
 
 def origin_of_leap(trace: Trace, leap: Leap) -> Verdict | None:
-    """The verdict on the operation whose result is largest against what went in; None where none has leapt."""
-    steps = [step for step in trace.steps if 0 < step.growth <= leap.most and not step.made and step.op not in _ON_PURPOSE]
-    among = [step for step in steps if (step.node is not None) == (leap.direction == "backward")]
-    return verdict_of(max(among, key=lambda step: step.growth)) if among else None
+    """The verdict on the operation whose result is largest against what went in, or, of a fall, smallest; None where there is none."""
+    steps = [step for step in trace.steps if not step.made and step.op not in _ON_PURPOSE]
+    if leap.most < 1:  # a factor of next to 0 may show in the gradients alone, where a bias hides it from the outputs
+        fallen = [step for step in steps if leap.most <= step.growth <= 1e3 * leap.most]
+        return verdict_of(min(fallen, key=lambda step: step.growth)) if fallen else None
+    risen = [step for step in steps if 1 < step.growth <= leap.most and (step.node is not None) == (leap.direction == "backward")]
+    return verdict_of(max(risen, key=lambda step: step.growth)) if risen else None
 
 
 def _first(trace: Trace, starts: Iterable[int]) -> Verdict | None:
     return next((verdict for start in starts if (verdict := _from(trace, start)) is not None), None)
 
 
-def _from(trace: Trace, start: int) -> Verdict | None:
+def _path(trace: Trace, start: int) -> list[int]:
     path = [start]
     while parents := [p for p in trace.steps[path[-1]].parents if p < path[-1]]:
         step = trace.steps[path[-1]]
         # Of what is NaN, the NaN is followed before an Inf, and a made Inf before one that was put there.
         path.append(min(parents, key=lambda p: (step.given.nan and not trace.steps[p].made.nan, trace.steps[p].op in _ON_PURPOSE, p)))
+    return path
+
+
+def _from(trace: Trace, start: int) -> Verdict | None:
+    path = _path(trace, start)
     first = trace.steps[path[-1]]
     on_purpose = first.op in _ON_PURPOSE and not first.given
     if not on_purpose and not first.given:
@@ -101,7 +116,7 @@ def verdict_of(step: Step, *, because: str | None = None) -> Verdict:
         line=place.line,
         operands=step.operands,
         result=kinds or f"{step.growth:.3g} times as large",
-        growth=0.0 if kinds else step.growth,
+        growth=0.0 if kinds else max(step.growth, sys.float_info.min),
         samples=step.samples,
         because=because,
     )

@@ -39,8 +39,16 @@ class Birth:
         return [r for r in self.rows.of(kind, micro) if r.bad and r.site.name not in self.harmless]
 
     def bad_batch(self, micro: int) -> list[Row]:
-        """The inputs of the model itself that are non-finite."""
-        return [r for r in self.bad("input", micro) if r.site.path == ""]
+        """The inputs of a model itself that are non-finite, and not because another model, whose output they may be, was so before."""
+        return [r for r in self.bad("input", micro) if r.site.path == "" and not self._comes_from_another(r)]
+
+    def _comes_from_another(self, row: Row) -> bool:
+        return any(r.site.model != row.site.model and (r.micro, r.seq) < (row.micro, row.seq) for r in self.bad("output"))
+
+    @property
+    def turned_back(self) -> int | None:
+        """The first micro-batch whose gradients are non-finite: what comes after it may run on weights that these have spoiled."""
+        return min((r.micro for r in self.rows.of("output_grad") if r.nonfinite), default=None)
 
 
 def births(run: Run) -> Iterator[Birth]:

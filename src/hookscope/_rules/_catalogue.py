@@ -11,12 +11,14 @@ from ._blind import blind
 from ._exploding_grad import exploding_grad
 from ._exploding_grad_depth import exploding_grad_depth
 from ._grad_runaway import grad_runaway
+from ._leap import leap
 from ._lr_too_high import lr_too_high
 from ._nonfinite_backward import nonfinite_backward
 from ._nonfinite_forward import nonfinite_forward
 from ._nonfinite_input import nonfinite_input
 from ._nonfinite_loss import nonfinite_loss
 from ._nonfinite_weight import nonfinite_weight
+from ._optimizer_setting import optimizer_setting
 from ._vanishing_grad import vanishing_grad
 
 Rule = Callable[..., Iterator[Finding]]  # rule(run, *, threshold=...)
@@ -27,6 +29,8 @@ RULES: tuple[Rule, ...] = (
     nonfinite_loss,
     nonfinite_backward,
     nonfinite_weight,
+    optimizer_setting,
+    leap,
     act_explode_depth,
     act_shrink_depth,
     vanishing_grad,

@@ -12,19 +12,24 @@ from .._core._finding import Finding, Source
 
 _FORWARD = frozenset({"nonfinite-forward", "nonfinite-loss", "nonfinite-input"})
 _BACKWARD = frozenset({"nonfinite-backward"})
-_LEAPT = frozenset({"exploding-grad", "grad-runaway"})
+_LEAPT = frozenset({"exploding-grad", "grad-runaway", "leap"})
+_FIRST = _FORWARD | _BACKWARD | {"nonfinite-weight"}
 _FOUND = ("detect_anomaly", "look at each operation")  # advice on finding the line
 
 
 def with_lines(findings: Iterable[Finding], events: Sequence[Mapping[str, Any]]) -> list[Finding]:
     """The findings, those that the second run explains with their operation, line, operands and samples."""
     origins = [event for event in events if event.get("event") == "origin"]
+    ranks = any("rank" in event for event in events)  # those of rank 0 carry none
+    origins = [{"rank": 0, **origin} for origin in origins] if ranks else origins
     return [_named(finding, origin) if (origin := _match(finding, origins)) else finding for finding in findings]
 
 
 def _match(finding: Finding, origins: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
     wanted = "forward" if finding.rule in _FORWARD else "backward" if finding.rule in _BACKWARD else None
     now = [origin for origin in origins if origin.get("step") == finding.first_step]
+    if (again := next((origin for origin in now if origin.get("second_run")), None)) is not None and finding.rule in _FIRST:
+        return again
     if finding.rule in _LEAPT:
         return next((origin for origin in now if origin.get("growth")), None)
     return next((origin for origin in now if origin.get("direction") == wanted and not origin.get("growth")), None)
@@ -47,6 +52,7 @@ def _named(finding: Finding, origin: Mapping[str, Any]) -> Finding:
         module=module,
         op=str(origin["op"]),
         source=_source(origin),
+        rank=origin.get("rank"),
         message=f"{finding.message}; {sentence(origin)}",
         advice=tuple(text for text in finding.advice if not any(words in text for words in _FOUND)),
         evidence={**finding.evidence, **_evidence(origin)},
@@ -62,15 +68,26 @@ def _source(origin: Mapping[str, Any]) -> Source | None:
 def sentence(origin: Mapping[str, Any]) -> str:
     """What the operation did, where, and to what."""
     function = f" (of {origin['function']})" if origin.get("function") else ""
-    done = f"made values {origin['growth']:.3g} times as large" if origin.get("growth") else "made it"
+    done = _growth(float(origin["growth"])) if origin.get("growth") else "made it"
     action = f"{'' if origin.get('direction') == 'forward' else 'the backward of '}{origin['op']}{function} {done}"
     line = f" at {PurePath(str(origin['file'])).name}:{origin['line']}" if origin.get("file") else ""
     operands = [text for operand in origin.get("operands") or () if (text := _operand(operand))]
     given = f" from {' and '.join(operands[:3])}" if operands else ""
-    where = _samples(origin)
+    where = _samples(origin) + (f", on rank {origin['rank']}" if "rank" in origin else "")
     because = f"; {origin['because']}" if origin.get("because") else ""
-    doubt = "" if origin.get("exact") else f" (approximate: {'; '.join(origin.get('notes') or ()) or 'the second run differed'})"
+    notes = "; ".join(origin.get("notes") or ())
+    doubt = (
+        f" ({notes})"
+        if origin.get("exact") and notes
+        else ""
+        if origin.get("exact")
+        else f" (approximate: {notes or 'the second run differed'})"
+    )
     return f"{action}{line}{given}{where}{because}{doubt}"
+
+
+def _growth(times: float) -> str:
+    return f"made values {times:.3g} times as large" if times > 1e-300 else "made values 0"
 
 
 def _samples(origin: Mapping[str, Any]) -> str:

@@ -34,8 +34,10 @@ def nonfinite_backward(run: Run) -> Iterator[Finding]:
 
 
 def _forward_ill(birth: Birth) -> bool:
-    losses = any(r.nonfinite for r in birth.rows.of("loss"))
-    return losses or bool(birth.bad("output")) or any(birth.bad_batch(micro) for micro in birth.rows.micros)
+    until = birth.turned_back
+    micros = [micro for micro in birth.rows.micros if until is None or micro <= until]
+    bad = [*(r for r in birth.rows.of("loss") if r.nonfinite), *birth.bad("output")]
+    return any(r.micro in micros for r in bad) or any(birth.bad_batch(micro) for micro in micros)
 
 
 def _finding(birth: Birth, origin: BackwardOrigin) -> Finding:

@@ -29,7 +29,10 @@ def nonfinite_forward(run: Run) -> Iterator[Finding]:
     for birth in births(run):
         if birth.weights_bad:
             continue
+        until = birth.turned_back
         for micro in birth.rows.micros:
+            if until is not None and micro > until:
+                break
             origin = forward_origin(birth, micro, places)
             if origin is not None:
                 yield _finding(birth, micro, origin)

@@ -8,15 +8,18 @@ from .._core._finding import Finding
 from .._record import Run
 from ._births import Birth, births
 from ._step import Row, StepRows, read_steps
+from ._weight_blame import between, blamed, others
 
 
 def nonfinite_weight(run: Run) -> Iterator[Finding]:
     """A parameter is NaN or Inf before the forward used it, or became so by an update from clean gradients.
 
     Fires on any non-finite value of a parameter (source: none is needed, it spoils every later forward). In the first recorded step it was
-    never initialised or was loaded broken; later the optimizer, or code around it, made it from finite gradients. Where the gradients of
-    the step before were already non-finite the finding says so, and the diagnosis shows it as a consequence. Where the steps just before
-    were not recorded, the cause cannot be told, and it says that.
+    never initialised or was loaded broken; later the optimizer made it from finite gradients, or the loop did: it changed gradients between
+    backward and step, or the weight itself between two steps. Which of these it was, and the setting that is to blame (`eps` that is 0 in
+    float16, a learning rate that is not finite), is told where the watch could see it. Where the gradients of the step before were
+    already non-finite the finding says so, and the diagnosis shows it as a consequence. Where the steps just before were not recorded,
+    the cause cannot be told, and it says that.
 
     Ignores everything after the first step of a non-finite stretch, and updates in steps that a gradient scaler skipped.
 
@@ -34,7 +37,7 @@ def nonfinite_weight(run: Run) -> Iterator[Finding]:
             updates = [r for r in birth.rows.of("update") if r.nonfinite]
             if updates and not any(r.nonfinite for r in birth.rows.parameter_gradients()):
                 known |= {r.site.name.replace(":update", ":param") for r in updates}
-                yield _optimizer(birth.step, updates[0], len(updates))
+                yield blamed(run, birth.rows, updates[0], len(updates))
 
 
 def _held(run: Run, birth: Birth, bad: list[Row], at_start: bool) -> Iterator[Finding]:
@@ -46,22 +49,21 @@ def _held(run: Run, birth: Birth, bad: list[Row], at_start: bool) -> Iterator[Fi
         yield _unseen(before, birth.step, bad[0], len(bad))
         return
     previous = next(read_steps(run, [before]))
-    yield _optimizer(before, bad[0], len(bad)) if not _spoiled(previous) else _consequence(before, birth.step, bad[0], len(bad))
+    if _spoiled(previous):
+        yield _consequence(before, birth.step, bad[0], len(bad))
+    else:
+        yield between(run, previous, birth.step, bad[0], len(bad)) or blamed(run, previous, bad[0], len(bad))
 
 
 def _spoiled(previous: StepRows) -> bool:
     return any(r.nonfinite for kind in ("output_grad", "param_grad", "loss") for r in previous.rows if r.site.kind == kind)
 
 
-def _others(count: int) -> str:
-    return f" ({count - 1} other parameters too)" if count > 1 else ""
-
-
 def _initial(step: int, row: Row, count: int) -> Finding:
     return Finding(
         rule="nonfinite-weight",
         severity="error",
-        message=f"parameter {row.site.full_path} has {row.what} before the first forward{_others(count)}: uninitialised or loaded broken",
+        message=f"parameter {row.site.full_path} has {row.what} before the first forward{others(count)}: uninitialised or loaded broken",
         first_step=step,
         last_step=step,
         phase="init",
@@ -73,32 +75,11 @@ def _initial(step: int, row: Row, count: int) -> Finding:
     )
 
 
-def _optimizer(step: int, row: Row, count: int) -> Finding:
-    return Finding(
-        rule="nonfinite-weight",
-        severity="error",
-        message=f"the update of {row.site.full_path} left {row.what} although its gradient was finite{_others(count)}",
-        first_step=step,
-        last_step=step,
-        where="optimizer",
-        phase="optimizer",
-        site=row.site.name,
-        module=row.site.full_module,
-        causes=(
-            "the optimizer's eps is 0 in this dtype (1e-8 in float16), so it divides 0 by 0",
-            "the learning rate is non-finite, or the update overflows the dtype",
-            "code beside the optimizer writes to the parameter",
-        ),
-        advice=("keep parameters and optimizer state in float32, or raise eps (1e-4 in float16)", "check the learning rate of this step"),
-        evidence={**row.counted, "parameters": count},
-    )
-
-
 def _unseen(before: int, step: int, row: Row, count: int) -> Finding:
     return Finding(
         rule="nonfinite-weight",
         severity="error",
-        message=f"parameter {row.site.full_path} has {row.what}{_others(count)}; the steps after {before}, where it was finite, "
+        message=f"parameter {row.site.full_path} has {row.what}{others(count)}; the steps after {before}, where it was finite, "
         f"were not recorded",
         first_step=step,
         last_step=step,
@@ -117,7 +98,7 @@ def _consequence(before: int, step: int, row: Row, count: int) -> Finding:
     return Finding(
         rule="nonfinite-weight",
         severity="error",
-        message=f"parameter {row.site.full_path} has {row.what}{_others(count)}, from the non-finite gradients of step {before}",
+        message=f"parameter {row.site.full_path} has {row.what}{others(count)}, from the non-finite gradients of step {before}",
         first_step=step,
         last_step=step,
         where="optimizer",

@@ -13,7 +13,9 @@ EXPLOSION = frozenset({"act-explode-depth", "lr-too-high", "grad-runaway", "expl
 # Earlier in this list is nearer to the cause when several rules speak of one run.
 PRIORITY: tuple[str, ...] = (
     "nonfinite-input",
+    "optimizer-setting",
     "act-explode-depth",
+    "leap",
     "nonfinite-weight",
     "nonfinite-forward",
     "nonfinite-loss",
@@ -28,14 +30,16 @@ PRIORITY: tuple[str, ...] = (
 )
 # What each rule accounts for when the other finding is not earlier than it.
 EXPLAINS: dict[str, frozenset[str]] = {
-    "nonfinite-input": NONFINITE | {"grad-runaway"},
+    "optimizer-setting": NONFINITE | EXPLOSION | {"leap"},
+    "nonfinite-input": NONFINITE | {"grad-runaway", "leap"},
     "act-explode-depth": NONFINITE | EXPLOSION - {"act-explode-depth"},
-    "lr-too-high": NONFINITE | {"grad-runaway", "exploding-grad", "exploding-grad-depth"} | PROFILE,
+    "lr-too-high": NONFINITE | {"grad-runaway", "exploding-grad", "exploding-grad-depth", "leap"} | PROFILE,
+    "leap": NONFINITE | {"grad-runaway", "exploding-grad", "lr-too-high"},
     "vanishing-grad": frozenset({"act-shrink-depth"}),
     "exploding-grad-depth": NONFINITE | {"grad-runaway", "exploding-grad"},
     "grad-runaway": NONFINITE | {"exploding-grad"},
     "exploding-grad": frozenset(),
-    **{rule: frozenset({"nonfinite-weight", "grad-runaway", "lr-too-high"}) for rule in NONFINITE},
+    **{rule: frozenset({"nonfinite-weight", "grad-runaway", "lr-too-high", "leap"}) for rule in NONFINITE},
 }
 NEEDS_LEAD = frozenset({"lr-too-high", "grad-runaway", "exploding-grad-depth"})  # an explosion comes at least a step before its NaN
 
@@ -58,6 +62,8 @@ def explains(cause: Finding, effect: Finding) -> bool:
     lead = 1 if cause.rule in NEEDS_LEAD and effect.rule in NONFINITE else 0
     if cause.rule in NONFINITE and effect.rule in NONFINITE:
         return effect.evidence.get("follows") == cause.first_step and cause.rule != "nonfinite-weight"
+    if effect.rule == "leap" and effect.first_step == cause.first_step and cause.rule != "nonfinite-input":
+        return False  # it is the leap that came first
     if cause.rule in NONFINITE:
         return effect.first_step >= cause.first_step and cause.first_step <= 1
     if (cause.rule, effect.rule) == ("lr-too-high", "grad-runaway"):

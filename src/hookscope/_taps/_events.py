@@ -44,6 +44,13 @@ class Listener(Protocol):
     def attempt_begins(self, optimizer: torch.optim.Optimizer, has_closure: bool) -> None:
         """`optimizer.step` was called; parameters are still what the forward used."""
 
+    def evaluated(self, optimizer: torch.optim.Optimizer) -> None:
+        """The closure that its step was given has been called once more, if `hears_closures`."""
+
+    @property
+    def hears_closures(self) -> bool:
+        """Whether the closure is to be wrapped, so that `evaluated` is told."""
+
     def attempt_ends(self, optimizer: torch.optim.Optimizer, has_closure: bool) -> None:
         """`optimizer.step` is about to return."""
 
@@ -81,17 +88,25 @@ class _Wiring:
         finally:
             self.inside -= 1
 
-    def before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    def before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
         # A subclass that calls super().step() comes by twice: the inner call is the one whose outer one is still on the stack.
         # (A counter would not do: a step that raises never comes to its post-hook.)
         frame = sys._getframe(1)
         if _runs_within(frame, self.stepping.get(id(optimizer))):
-            return
+            return None
         self.stepping[id(optimizer)] = frame
         self.own.attempts += 1
         with self.dispatching():
             for listener in self:
                 listener.attempt_begins(optimizer, _has_closure(args, kwargs))
+        if _has_closure(args, kwargs) and any(listener.hears_closures for listener in self):
+            return _told_of_closure(args, kwargs, lambda: self.evaluated(optimizer))
+        return None
+
+    def evaluated(self, optimizer: torch.optim.Optimizer) -> None:
+        for listener in self:
+            if listener.hears_closures:
+                listener.evaluated(optimizer)
 
     def after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         # Not known at all: the step had begun before anybody listened.
@@ -146,6 +161,21 @@ def is_stepping(optimizer: torch.optim.Optimizer) -> bool:
 def _has_closure(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     # torch passes its hooks the optimizer itself as the first argument of the step
     return (len(args) > 1 and args[1] is not None) or kwargs.get("closure") is not None
+
+
+def _told_of_closure(args: tuple[Any, ...], kwargs: dict[str, Any], tell: Callable[[], None]) -> tuple[Any, Any]:
+    """The arguments of `step`, with a closure that calls `tell` when it is done."""
+    closure = kwargs["closure"] if kwargs.get("closure") is not None else args[1]
+
+    @functools.wraps(closure)
+    def told() -> Any:
+        value = closure()
+        tell()
+        return value
+
+    if kwargs.get("closure") is not None:
+        return args, {**kwargs, "closure": told}
+    return (args[0], told, *args[2:]), kwargs
 
 
 def _runs_within(frame: FrameType | None, outer: FrameType | None) -> bool:

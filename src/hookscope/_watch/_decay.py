@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,16 +20,17 @@ def decay_share(optimizer: torch.optim.Optimizer, parameters: Parameters) -> flo
     Decay is a part of its own only where it is decoupled from the gradient's moments, as in AdamW, or where there are no moments, as in SGD
     without momentum; in Adam's L2 penalty it goes through the moments and cannot be told from the gradient.
     """
-    decaying = [(rate, p) for group in optimizer.param_groups if (rate := _rate(optimizer, group)) for p in group["params"]]
+    decaying = [(rate, p) for group in optimizer.param_groups if (rate := decay_rate(optimizer, group)) for p in group["params"]]
     of = [parameter for _, parameter in decaying]
-    decayed = np.square([rate for rate, _ in decaying]) * parameters.square_norms(of, "param")
-    changed = parameters.square_norms(of, "update")
-    both = ~np.isnan(decayed + changed)
+    with np.errstate(invalid="ignore"):  # an infinite rate times a weight of 0
+        decayed = np.square([rate for rate, _ in decaying]) * parameters.square_norms(of, "param")
+        changed = parameters.square_norms(of, "update")
+        both = np.isfinite(decayed + changed)
     whole = changed[both].sum()
     return math.sqrt(decayed[both].sum() / whole) if whole > 0 else None
 
 
-def _rate(optimizer: torch.optim.Optimizer, group: dict[str, object]) -> float:
+def decay_rate(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> float:
     """Which part of its weights a group takes away by itself in a step."""
     rate, decay = group.get("lr"), group.get("weight_decay")
     if isinstance(rate, torch.Tensor) and rate.is_cpu:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -14,7 +13,7 @@ from torch import nn
 
 from .._core._site import ROOT, Site
 from .._origin._facts import badness, came_in
-from .._origin._forward import Buffers, Forward, Randomness
+from .._origin._forward import Buffers, Forward, Randomness, fingerprint
 from .._origin._live import LiveTrace
 from .._origin._play import play
 from .._origin._region import Region
@@ -23,25 +22,28 @@ from .._origin._verdict import Verdict
 from .._origin._walk import Leap
 from .._stats import Row
 from .._taps._leaves import call_leaves, leaves
+from ._compiled import Compiled
 from ._evidence import Evidence
 from ._habit import Habit
 from ._holding import Holding
-from ._leaps import Leaps
+from ._leaps import Leaps, first_of, leap_event
 from ._sentinel import really_bad
 from ._store import Store
 from ._tap import MicroRows
 
 MAX_FORWARDS = 8  # held at once, between two backwards; of more, the latest
-MAX_LEAPS = 8  # replays in one run because finite values have leapt
+MAX_LEAPS = 8  # replays in one run because finite values have leapt, and as many because they have fallen
 MAX_TRIES = 32  # replays in one run: what is bad all the time is named at its 1st, 2nd, 4th, ... backward
 
 
 class Locator:
     """`names` gives the paths of all watched modules by id."""
 
-    def __init__(self, store: Store, names: Callable[[], dict[int, str]]) -> None:
+    def __init__(self, store: Store, names: Callable[[], dict[int, str]], compiled: Compiled) -> None:
         self.store = store
         self.names = names
+        self.compiled = compiled
+        self.plain: Callable[[Site], Site] = lambda site: site  # as the run names it
         self.busy = False  # a replay is under way: whatever the hooks see is no training
         self.closed = False
         self.live: LiveTrace | None = None  # in a second run, which looks at everything while it happens
@@ -51,8 +53,10 @@ class Locator:
         self.holding = Holding(self._buffers, self.region)
         self._losses: list[torch.Tensor] = []
         self._inputs: list[torch.Tensor] = []
-        self._bad = self._leapt = 0
+        self._bad = 0
+        self._leapt = {True: 0, False: 0}
         self._leaps = Leaps()
+        self.noted: list[dict[str, Any]] = []  # leaps, as events of the step that the backward will belong to
         self._early, self._draws = Habit(), Habit()  # whether torch is used before a forward; Python's or numpy's generators in it
         self._scratch: dict[torch.device, Row] = {}
 
@@ -62,15 +66,16 @@ class Locator:
         """A forward enters the model."""
         if self.closed:
             return
-        self.region.pause()
-        if training and not self._forwards:
+        self._pause()
+        if training and all(forward.call < 0 for forward in self._forwards):
             self._early.entered(bool(self.region.calls))
-        if training and not _compiles():
+        if training:
             if (buffers := self._buffers.get(module)) is None:
                 self._buffers[module] = buffers = Buffers(module, silent=self.holding.weights)
             forward = Forward.beginning(module, args, kwargs, Randomness.now(torch_only=self._draws.idle))
             forward.call = max((other.call + 1 for other in self._forwards if other.module is module), default=0)
             forward.parameters = buffers.versions
+            forward.compiled = self.compiled.any
             if not forward.call:
                 buffers.take()
             self._forwards = [*self._forwards, forward][-MAX_FORWARDS:]
@@ -84,22 +89,24 @@ class Locator:
         if self.closed:
             return
         outputs = [tensor for _, tensor in leaves(output)]
-        if not training and not self._forwards:
+        if not training and all(forward.call < 0 for forward in self._forwards):
             self._begin_region()
             return
         if training and self._forwards:
             gradients = self._forwards[-1].gradients
             self._draws.entered(self._forwards[-1].random.drawn)
+            if self._forwards[-1].compiled:  # no hook inside may have seen what it returns
+                self._forwards[-1].fingerprint = [fingerprint(tensor, self._row(tensor)) for tensor in outputs]
             for i, tensor in enumerate(outputs):
                 if tensor.requires_grad and tensor.grad_fn is not None:
                     tensor.register_hook(lambda g, i=i: _keep(gradients, i, g))  # type: ignore[no-untyped-call]
-        if not _compiles():
+        if self.compiled.allows_tape():
             self.region.returned(outputs)
             self.region.resume()
 
     def backward_begins(self, roots: Sequence[torch.Tensor]) -> None:
         """The tape ends with the loss."""
-        self.region.pause()
+        self._pause()
         self._losses = list(roots)
 
     def backward_ends(self, micro: MicroRows, sites: Sequence[Site], *, bad_parameters: bool) -> Sequence[Verdict]:
@@ -113,7 +120,7 @@ class Locator:
         except Exception:
             self.close()
             raise
-        self._forget()
+        self._forget(micro, sites)
         self._begin_early()
         return verdicts
 
@@ -130,9 +137,12 @@ class Locator:
         if not micro.full:
             return ()
         times = self._leaps.among(micro)
-        if times.any() and self._leapt < MAX_LEAPS:
-            self._leapt += 1
-            return self._leap(micro, sites, {sites[n] for n in micro.site[times > 0].tolist()}, 10 * float(times.max()))
+        first = None if np.isnan(times).all() else first_of(times, micro, sites)
+        if first is not None and self._leapt[rose := bool(times[first] > 1)] < MAX_LEAPS:
+            self._leapt[rose] += 1
+            self.noted.append(leap_event(self.plain(sites[micro.site[first]]), times[first], self._leaps.usual[first], micro.stats[first]))
+            leapt = {sites[n] for n in micro.site[times > 1 if rose else times < 1].tolist()}
+            return self._leap(micro, sites, leapt, 10 * float(np.nanmax(times)) if rose else float(times[first]) / 10)
         return ()
 
     def _seen_live(self, live: LiveTrace, *, bad: bool) -> Sequence[Verdict]:
@@ -145,7 +155,7 @@ class Locator:
 
     def stepping(self) -> None:
         """An optimizer begins: its operations are nobody's loss."""
-        self.region.pause()
+        self._pause()
 
     def stepped(self) -> None:
         """It is done, the next batch comes."""
@@ -163,7 +173,8 @@ class Locator:
     def _recall_outputs(self, forwards: Sequence[Forward], micro: MicroRows, sites: Sequence[Site]) -> None:
         names = self.names()
         for forward in forwards:
-            forward.fingerprint = _recorded_output(micro, sites, names.get(id(forward.module)), forward.call)
+            recorded = _recorded_output(micro, sites, names.get(id(forward.module)), forward.call)
+            forward.fingerprint = recorded or forward.fingerprint
 
     def close(self) -> None:
         """Get out of the way, for good."""
@@ -175,10 +186,21 @@ class Locator:
         self.holding.let_go()
         self._buffers.clear()
 
-    def _forget(self) -> None:
+    def _pause(self) -> None:
+        if self.region.noting:
+            self.compiled.tape_ends()
+        self.region.pause()
+
+    def _forget(self, micro: MicroRows | None = None, sites: Sequence[Site] = ()) -> None:
+        """All but the forwards that this backward did not come to: a generator's, when it was the discriminator's."""
+        waiting = [] if micro is None else [forward for forward in self._forwards if not forward.gradients and forward.call >= 0]
+        for forward in waiting:
+            assert micro is not None
+            recorded = _recorded_output(micro, sites, self.names().get(id(forward.module)), forward.call)
+            forward.fingerprint, forward.call = recorded or forward.fingerprint, -1  # no call of the next micro-batch
         for forward in self._forwards:
             forward.gradients.clear()  # a graph that the program keeps holds the hooks that fill it
-        self._forwards, self._losses, self._inputs = [], [], []
+        self._forwards, self._losses, self._inputs = waiting, [], []
 
     def _begin_early(self) -> None:
         """Note what prepares the next batch, if anything usually does: the mode is in the way of `zero_grad`, which asks each parameter."""
@@ -188,7 +210,7 @@ class Locator:
             self._begin_region()
 
     def _begin_region(self) -> None:
-        if self.closed or _compiles():
+        if self.closed or not self.compiled.allows_tape():
             self.region.clear()
         else:
             self.region.open()
@@ -199,6 +221,8 @@ class Locator:
         self.busy = True
         try:
             entry = [t for t in self._inputs if badness(t)]
+            if entry and len(self._forwards) > 1 and bad.get("output") and (verdicts := self._in_model(micro, sites, bad)):
+                return verdicts  # it was another model's output
             if entry:
                 verdict = play(self.region, entry, backward=False, batch=self._batch)
                 return [replace(verdict or came_in(entry[0], self._batch), outside=True)]
@@ -210,7 +234,7 @@ class Locator:
             self.busy = False
 
     def _leap(self, micro: MicroRows, sites: Sequence[Site], leapt: set[Site], most: float) -> Sequence[Verdict]:
-        """Where nothing is bad, but something is far larger than ever: in the forward, or else in what comes after it."""
+        """Where nothing is bad, but something is far larger, or smaller, than ever: in the forward, or else in what comes after it."""
         kinds = {site.kind for site in leapt}
         entries = {self.names().get(id(forward.module)) for forward in self._forwards}
         forward, backward = Leap("forward", most), Leap("backward", most)
@@ -272,10 +296,3 @@ def _names_of(site: Site) -> tuple[str, str]:
 def _keep(gradients: dict[int, torch.Tensor], i: int, grad: torch.Tensor | None) -> None:
     if grad is not None:
         gradients[i] = grad
-
-
-def _compiles() -> bool:
-    """Whether anything in this process was given to `torch.compile`: it would trace into the tape, and compile anew for each entry."""
-    dynamo = sys.modules.get("torch._dynamo.eval_frame")
-    backends = getattr(dynamo, "cached_backends", {})  # none while another thread is importing it
-    return any(callable(backend) for backend in list(backends.values()))

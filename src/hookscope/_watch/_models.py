@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -86,6 +87,10 @@ class Models:
             for name, model in self.alive()
             for named in modules(model)
         }
+
+    def plain(self, site: Site) -> Site:
+        """As a run of one model names it: without the model's name."""
+        return site if len(self._by_name) > 1 else replace(site, model="")
 
     def mine(self, optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
         """The watched parameters of `optimizer`. If one is new to a watched model, that model is looked through again."""

@@ -28,7 +28,9 @@ class Nonfinite:
         return self.how != "report"
 
     def act(self, parameters: Sequence[nn.Parameter], findings: tuple[Finding, ...]) -> bool:
-        """Raise `NonFiniteError`, or withhold the gradients from the step; True if it will have no effect."""
+        """Raise `NonFiniteError`, or withhold the gradients from the step; True if it will have no effect, for which, of steps that can be
+        undone (no `parameters`), the caller sees.
+        """
         how = self._decided(findings) if callable(self.how) else self.how
         if how == "raise":
             raise NonFiniteError(findings)

@@ -16,6 +16,7 @@ from .._core._frame import Frame
 from .._core._site import Site
 from .._record import MemoryWriter, Meta
 from .._rules import diagnose
+from .._rules._leap import LASTING
 from ._settings import Settings
 
 HEAD, TAIL = 16, 240  # frames kept for the rules: the first ones, for what is judged against the start, and the latest
@@ -65,6 +66,8 @@ class Online:
         self._bad_sites: set[tuple[bool, int]] = set()
         self._kinds = _Kinds.of(())
         self._judged = -CALM
+        self._events = 0
+        self._due: set[int] = set()  # numbers of frames at which it is told whether what leapt stays so
 
     def see(self, frame: Frame, sites: Sequence[Site]) -> list[Finding]:
         """Take a closed frame."""
@@ -99,12 +102,20 @@ class Online:
             self._bad_sites |= bad
             if news:
                 return True
-        if self._frames in _TIMES or self._frames % 1000 == 0:
+        if self._heard() or self._frames in _TIMES or self._frames % 1000 == 0:
             return True
         if self._jumped(frame, kinds) and self._frames - self._judged >= CALM:
             self._judged = self._frames
             return True
         return False
+
+    def _heard(self) -> bool:
+        """Whether an event has come in that has not been judged yet, or a leap is to be judged once more."""
+        if len(self.origins) > self._events:
+            self._events = len(self.origins)
+            self._due = {self._frames + 2, self._frames + LASTING + 1}
+            return True
+        return self._frames in self._due
 
     def _jumped(self, frame: Frame, kinds: _Kinds) -> bool:
         norm = math.sqrt(float(frame.stats[kinds.gradient[frame.site], 5].sum()))
@@ -131,7 +142,8 @@ class Online:
     def _fresh(self, found: Iterable[Finding]) -> Iterator[Finding]:
         for finding in found:
             key = finding.rule, finding.module, finding.severity
-            if key not in self._seen:
+            known = key in self._seen or (finding.severity == "warning" and (*key[:2], "error") in self._seen)  # milder than was told
+            if not known:
                 self._seen.add(key)
                 self.findings.append(finding)
                 yield finding

@@ -192,8 +192,8 @@ class Parameters:
             return None
         before = unscaled_by(self._early[[early[i].row for i in order]], [early[i].scale for i in order])
         clip = clipping(before, rows)
-        bad_only_before = clip is None and before[:, 1:3].any() and (before[:, 1:3] != rows[:, 1:3]).any()
-        if bad_only_before or (clip is not None and clip != Clip()):
+        bad_only_once = clip is None and (before[:, 1:3] != rows[:, 1:3]).any()
+        if bad_only_once or (clip is not None and clip != Clip()):
             self._blocks.append(([self._number(watched[i], read[i], "param_grad", "preclip") for i in order], before))
         return clip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -34,6 +35,7 @@ class Placing:
         self._with_micros: set[str] = set()  # models whose parameters carry hooks
         self.unhookable: list[Site] = []
         self.entries: weakref.WeakKeyDictionary[nn.Module, Hook] = weakref.WeakKeyDictionary()
+        self._returns: weakref.WeakKeyDictionary[nn.Module, Site] = weakref.WeakKeyDictionary()  # of each entry, what it gives
         self._undo = ExitStack()
         self.known: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
@@ -64,21 +66,34 @@ class Placing:
         stack = self._undo if undo is None else undo
         activations, owner = self.activations, self.owner
         site = Site(-1, path, "input", model=model, module=path, bases=bases(module))
-        returns = replace(site, kind="output")
+        self._returns[module] = replace(site, kind="output")
 
         def entering(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
             if owner.enters(module, model):
                 activations.enter(site, module, args, kwargs or {}, within=within)
 
-        def leaving(_module: nn.Module, _args: Any, output: Any) -> None:
-            if not owner.muted:
-                activations.leave(returns, output)
-
         enter = Hook(entering)
         stack.callback(module.register_forward_pre_hook(enter, with_kwargs=True).remove)
-        stack.callback(module.register_forward_hook(Hook(leaving), always_call=True).remove)
+        stack.callback(module.register_forward_hook(Hook(self._leaving(self._returns[module])), always_call=True).remove)
         self.entries[module] = enter
         return enter
+
+    def watch_around(self, wrapper: nn.Module, entry: nn.Module) -> None:
+        """Notice the same at a wrapper around `entry`, inside which the hooks of `entry` do not run."""
+        entering = self.entries[wrapper] = self.entries[entry]
+
+        def around(_wrapper: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
+            entering.action(entry, args, kwargs)
+
+        self._undo.callback(wrapper.register_forward_pre_hook(Hook(around), with_kwargs=True).remove)
+        self._undo.callback(wrapper.register_forward_hook(Hook(self._leaving(self._returns[entry])), always_call=True).remove)
+
+    def _leaving(self, returns: Site) -> Callable[..., None]:
+        def leaving(_module: nn.Module, _args: Any, output: Any) -> None:
+            if not self.owner.muted:
+                self.activations.leave(returns, output)
+
+        return leaving
 
     def seat(self, on: bool) -> None:
         """Take the hooks off that only read what modules return, or put them on again."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from typing import Any
 
 import torch
+from torch import nn
 
 from .._core._errors import FindingError, FindingWarning
 from .._core._finding import Finding
@@ -20,13 +22,14 @@ from .._taps._events import Backward, subscribe
 from .._taps._tree import on_registration
 from ._activations import Activations
 from ._armed import Armed, Stopped
-from ._attempt import is_skipping
 from ._blindness import Blindness
+from ._compiled import Compiled
+from ._guard import Guard
 from ._incidents import Incidents, Surroundings
 from ._listener import tell
 from ._locating import Locator
 from ._models import ModelRef, Models
-from ._nonfinite import Nonfinite, all_finite
+from ._nonfinite import Nonfinite
 from ._notice import warn
 from ._online import Online
 from ._open_sessions import close_at_exit
@@ -41,6 +44,7 @@ from ._steps import Steps
 from ._store import Store
 from ._table import SiteTable
 from ._tap import MicroRows
+from ._upkeep import Upkeep
 
 
 class Session:
@@ -60,7 +64,9 @@ class Session:
         self.parameters = Parameters(self.table, store, full=settings.updates == "full", foreign=self.owner.foreign)
         self.models = Models(settings, self.table, (self.placing, self.parameters), self.safety.event)
         self.activations.before_entry = self.models.refresh
-        self.locator = Locator(store, self.models.names)
+        self.compiled = Compiled(self.placing, self.models.names)
+        self.locator = Locator(store, self.models.names, self.compiled)
+        self.locator.plain = self.models.plain
         self.activations.locator = self.locator
         path, rank = getattr(sink, "path", None), getattr(getattr(sink, "meta", None), "rank", 0)
         around = Surroundings(None if path is None else path / "incidents", rank, self.models.alive, self.safety.event)
@@ -82,7 +88,9 @@ class Session:
         self.steps.gate = self._gate
         self.micro_listener: Callable[[MicroRows, Sequence[Site]], None] | None = None
         self.closed = False
-        self.nonfinite = Nonfinite(settings.on_nonfinite)
+        self.guard = Guard(Nonfinite(settings.on_nonfinite), self.steps, self.models, self.online, self.safety)
+        self.upkeep = Upkeep(self.parameters, self._plain)
+        self._optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._news: list[Finding] = []
         self._verdicts: list[Verdict] = []
         self._started = time.perf_counter()
@@ -101,6 +109,7 @@ class Session:
             self._undo = [subscribe(self), on_registration(self.models.registered)]
             if self.incidents.on:
                 self._undo.append(until_told(self))
+        self.safety.run("origin", lambda: self.compiled.look(again=True))
         self._look_live()
 
     # -- events, as told by `subscribe` ---------------------------------------------------------------------------------------------
@@ -127,32 +136,34 @@ class Session:
         """Parameters are still what the forward used."""
         if self.owner.here:
             self.safety.run("origin", self.locator.stepping)
-        self._attempt(self.steps.attempt_begins, optimizer, has_closure=has_closure)
-        if self.nonfinite.watches and self.owner.here and not has_closure and not self.safety.elsewhere:
-            self._guard(optimizer)
+        self._attempt(self.steps.attempt_begins, optimizer, self._begun, has_closure=has_closure)
+        if self.hears_closures:
+            self.guard.begins(optimizer, has_closure=has_closure)
 
-    def _guard(self, optimizer: torch.optim.Optimizer) -> None:
-        """What `on_nonfinite` asks for; what it raises is meant to reach the training."""
-        mine = self.models.mine(optimizer)
-        skipped = self.steps.skipped  # for another optimizer: a bad loss was that one's
-        if mine and not is_skipping(optimizer) and ((self.steps.bad_loss and not skipped) or not all_finite(mine)):
-            now = self.steps.clock.step
-            acted = self.nonfinite.act(mine, tuple(f for f in self.online.findings if f.first_step <= now <= f.last_step))
-            if acted and not skipped:
-                self.safety.run("steps", self.steps.skip, "hookscope")
+    @property
+    def hears_closures(self) -> bool:
+        """Whether gradients are looked at before they are used, also those that a closure brings."""
+        return self.guard.nonfinite.watches and self.owner.here and not self.safety.elsewhere
+
+    def evaluated(self, optimizer: torch.optim.Optimizer) -> None:
+        """The closure that its step was given has been called once more."""
+        self._attempt(lambda *_: self.steps.evaluated(), optimizer, lambda *_: None)
+        self.guard.evaluated(optimizer)
 
     def attempt_ends(self, optimizer: torch.optim.Optimizer, has_closure: bool) -> None:
         """The optimizer has done what it does."""
-        self._attempt(self.steps.attempt_ends, optimizer, has_closure=has_closure)
+        if has_closure and self.hears_closures:
+            self.guard.undo(optimizer)
+        self._attempt(self.steps.attempt_ends, optimizer, self.upkeep.ends, has_closure=has_closure)
         if self.owner.here:
-            self.nonfinite.put_back()
+            self.guard.ends()
             self.safety.run("origin", self.locator.stepped)
             self.locator.holding.let_go()
         self._look_live()
 
     def attempt_skipped(self, optimizer: torch.optim.Optimizer) -> None:
         """A GradScaler did not let the optimizer step."""
-        self._attempt(self.steps.attempt_skipped, optimizer)
+        self._attempt(self.steps.attempt_skipped, optimizer, lambda *_: None)
         self.locator.holding.let_go()
         self._look_live()
 
@@ -168,15 +179,25 @@ class Session:
             self.locator.live = LiveTrace(self.locator.names)
             self.locator.live.begin()
 
-    def _attempt(self, tell: Callable[..., None], optimizer: torch.optim.Optimizer, **facts: bool) -> None:
+    def _attempt(self, tell: Callable[..., None], optimizer: torch.optim.Optimizer, then: Callable[..., None], **facts: bool) -> None:
         def told() -> None:
             if not self.owner.muted and (mine := self.models.mine(optimizer)):
                 self.owner.steps()
                 self.incidents.meet(optimizer)
                 tell(optimizer, mine, **facts)
+                self.safety.run("origin", then, optimizer, mine)
 
         self.safety.run("steps", told)
         self.deliver()
+
+    def _begun(self, optimizer: torch.optim.Optimizer, mine: list[nn.Parameter]) -> None:
+        self._optimizers.add(optimizer)
+        self._note(list(self.upkeep.begins(optimizer, mine)))
+
+    def _explain(self, frame: Frame) -> None:
+        """Why gradients that are finite have left weights that are not."""
+        if frame.stats[:, 1:3].any():
+            self._note(list(self.upkeep.look(frame, self.table.sites, list(self._optimizers))))
 
     # -- reports of the steps -------------------------------------------------------------------------------------------------------
 
@@ -201,17 +222,27 @@ class Session:
                 self.armed.write(self.steps.clock.step, verdict)
                 self._named = True
         self._verdicts.clear()
+        self._note(self.locator.noted)
+
+    def _note(self, events: list[dict[str, Any]]) -> None:
+        """Events that rules are to know at once, of the step that is open now."""
+        for event in events:
+            self.online.origins.append({"step": self.steps.clock.step, **event})
+            self.safety.event(**event)
+        events.clear()
 
     def _micro(self, micro: MicroRows) -> None:
         if self.micro_listener is not None:
             self.micro_listener(micro, self.table.sites)
 
     def _suspect(self, frame: Frame) -> None:
+        self.safety.run("origin", self._explain, frame)
         self.safety.run("rules", lambda: self._found(self.online.suspect(frame, self.table.sites), frame.step, frame))
 
     def _closed_frame(self, frame: Frame) -> None:
         self.incidents.keep(frame)
         self.safety.run("recording", self._write, frame)
+        self.safety.run("origin", self._explain, frame)
         self.safety.run("rules", lambda: self._found(self.online.see(frame, self.table.sites), frame.step))
 
     def _found(self, news: Sequence[Finding], step: int, open_frame: Frame | None = None) -> None:
@@ -297,4 +328,4 @@ class Session:
         self.safety.event("closed", **counts, seconds=time.perf_counter() - self._started, spent_seconds=spent)
 
     def _plain(self, site: Site) -> str:
-        return site.full_path if len(self.models) > 1 else replace(site, model="").full_path
+        return self.models.plain(site).full_path

@@ -158,8 +158,16 @@ class Steps:
             clip = self._read_before(mine, gradients=not has_closure, scale=scale_in(optimizer))
             self._read_unclaimed(mine)
             self._open.put_values([*self._scalars.clip(optimizer, clip), *self._scalars.rates(optimizer)])
-            if self._open.bad:
-                self.reports.suspect(self._open.frame(self.clock.step))
+            self._look()
+
+    def evaluated(self) -> None:
+        """A closure has been called within an attempt: what it brought is looked at before the optimizer uses it."""
+        self._adopt()
+        self._look()
+
+    def _look(self) -> None:
+        if self._open.bad:
+            self.reports.suspect(self._open.frame(self.clock.step))
 
     def attempt_ends(self, optimizer: torch.optim.Optimizer, mine: list[nn.Parameter], *, has_closure: bool) -> None:
         """`optimizer` has done what it does."""
