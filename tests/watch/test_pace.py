@@ -95,9 +95,16 @@ def test_alarms_at_every_step_do_not_break_the_bank() -> None:
 
 @pytest.mark.usefixtures("_no_opening")
 def test_a_step_is_recorded_now_and_then_even_if_the_budget_pays_for_none() -> None:
-    training = Training(always_ns=5e4)  # looking at each step alone costs more than the budget
-    recorded = training.run(0, 3 * AT_LEAST)
+    recorded = Training(recorded_ns=1e9).run(0, 3 * AT_LEAST)
     assert len(recorded) in (3, 4)
+
+
+@pytest.mark.usefixtures("_no_opening")
+def test_a_part_of_the_budget_is_for_recording_even_where_looking_at_each_step_costs_all_of_it() -> None:
+    training = Training(always_ns=5e4)
+    recorded = training.run(0, 4000)
+    share = len(recorded) * training.recorded_ns * _pace.UNSEEN / training.now
+    assert 0.7 * _pace.LEAST * training.budget < share < 1.1 * _pace.LEAST * training.budget
 
 
 @pytest.mark.usefixtures("_no_opening")

@@ -5,6 +5,7 @@ from ._batch import Batch, change_job, sampled_job
 from ._cells import Cells, Row
 from ._exponents import count_into, histogram_of
 from ._fallback import stats_of
+from ._gradients import Gradients, Marks, marks_of, read_gradients
 from ._list import reduce_all_into
 from ._plain import is_dense
 from ._reduce import reduce_into
@@ -13,6 +14,8 @@ from ._ring import Ring
 __all__ = [
     "Batch",
     "Cells",
+    "Gradients",
+    "Marks",
     "Ring",
     "Row",
     "backend",
@@ -20,6 +23,8 @@ __all__ = [
     "count_into",
     "histogram_of",
     "is_dense",
+    "marks_of",
+    "read_gradients",
     "reduce_all_into",
     "reduce_into",
     "sampled_job",

@@ -775,6 +775,107 @@ static PyObject *exponents(PyObject *self, PyObject *const *args, Py_ssize_t nar
     Py_RETURN_NONE;
 }
 
+/* ---- parameters and their gradients, asked for what the interpreter would ask one at a time ---- */
+
+enum { NAME_GRAD, NAME_VERSION, NAME_DTYPE, NAME_IS_CPU, NAME_IS_NESTED, NAME_DATA_PTR, NAME_NUMEL, NAME_CONTIGUOUS, NAME_NEG, NAME_OFFSET, NAMES };
+static const char *const NAME_TEXTS[NAMES] = {"grad",     "_version", "dtype",         "is_cpu", "is_nested",
+                                              "data_ptr", "numel",    "is_contiguous", "is_neg", "storage_offset"};
+static PyObject *names[NAMES];
+
+/* The integer that an attribute is, or a method without arguments returns; -1 where there is none, and no error is left behind. */
+static int64_t asked(PyObject *of, int name, int call) {
+    PyObject *found = call ? PyObject_CallMethodObjArgs(of, names[name], NULL) : PyObject_GetAttr(of, names[name]);
+    int64_t value = found ? PyLong_AsLongLong(found) : -1;
+    Py_XDECREF(found);
+    if (PyErr_Occurred()) PyErr_Clear();
+    return value;
+}
+
+PyDoc_STRVAR(marks_doc,
+             "marks(parameters, out)\n--\n\nWrite four integers for each of a list of parameters at `out`: the identity and the version of its "
+             "gradient (0 and -1 if it has none), its own version, its address.");
+static PyObject *marks(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
+    (void)self;
+    if (nargs != 2 || !PyList_Check(args[0])) return PyErr_Format(PyExc_TypeError, "marks() takes a list and an address");
+    int64_t *out = PyLong_AsVoidPtr(args[1]);
+    if (PyErr_Occurred()) return NULL;
+    Py_ssize_t count = PyList_Size(args[0]);
+    for (Py_ssize_t i = 0; i < count; i++, out += 4) {
+        PyObject *parameter = PyList_GetItem(args[0], i), *grad = PyObject_GetAttr(parameter, names[NAME_GRAD]);
+        if (!grad) return NULL;
+        out[0] = grad == Py_None ? 0 : (int64_t)(intptr_t)grad;
+        out[1] = grad == Py_None ? -1 : asked(grad, NAME_VERSION, 0);
+        out[2] = asked(parameter, NAME_VERSION, 0);
+        out[3] = asked(parameter, NAME_DATA_PTR, 1);
+        Py_DECREF(grad);
+    }
+    Py_RETURN_NONE;
+}
+
+/* Whether the kernel can read the tensor where it lies: as address_of in _reduce.py, but contiguous. */
+static int readable(PyObject *tensor, PyObject *type, PyObject *codes, Job *job) {
+    if ((PyObject *)Py_TYPE(tensor) != type) return 0;
+    PyObject *dtype = PyObject_GetAttr(tensor, names[NAME_DTYPE]);
+    PyObject *code = dtype ? PyDict_GetItem(codes, dtype) : NULL;
+    Py_XDECREF(dtype);
+    if (!code || asked(tensor, NAME_IS_CPU, 0) != 1 || asked(tensor, NAME_IS_NESTED, 0) != 0) return 0;
+    int64_t pointer = asked(tensor, NAME_DATA_PTR, 1), n = asked(tensor, NAME_NUMEL, 1);
+    if (n < 1 || pointer < 1 || asked(tensor, NAME_CONTIGUOUS, 1) != 1 || asked(tensor, NAME_NEG, 1) != 0) return 0;
+    Job read = {(const char *)(intptr_t)pointer, n, 1, 1, NULL, (int)PyLong_AsLong(code), 0};
+    *job = read;
+    return pointer != asked(tensor, NAME_OFFSET, 1) * ITEMSIZE[job->dtype]; /* else it is freed */
+}
+
+PyDoc_STRVAR(gradients_doc,
+             "gradients(parameters, type, codes, out)\n--\n\nReduce the gradients of a list of parameters into rows of 8 doubles at `out`, one "
+             "each. Returns the places of those that are of no tensor of this type, of no dtype in `codes`, or not contiguous: their rows are not "
+             "written, as are not those of parameters without a gradient; how many elements are NaN or Inf; the sum of squares of all others.");
+static PyObject *gradients(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
+    (void)self;
+    if (nargs != 4 || !PyList_Check(args[0])) return PyErr_Format(PyExc_TypeError, "gradients() takes a list, a type, a dict and an address");
+    double *out = PyLong_AsVoidPtr(args[3]);
+    if (PyErr_Occurred()) return NULL;
+    Py_ssize_t count = PyList_Size(args[0]), found = 0;
+    PyObject *refused = PyList_New(0);
+    Job *jobs = PyMem_Malloc((size_t)(count ? count : 1) * sizeof *jobs);
+    PyObject **held = PyMem_Malloc((size_t)(count ? count : 1) * sizeof *held);
+    Py_ssize_t *places = PyMem_Malloc((size_t)(count ? count : 1) * sizeof *places);
+    int failed = !refused || !jobs || !held || !places;
+    int64_t elements = 0;
+    for (Py_ssize_t i = 0; !failed && i < count; i++) {
+        PyObject *grad = PyObject_GetAttr(PyList_GetItem(args[0], i), names[NAME_GRAD]);
+        if (!grad) {
+            failed = 1;
+        } else if (grad != Py_None && readable(grad, args[1], args[2], &jobs[found])) {
+            elements += jobs[found].n;
+            places[found] = i;
+            held[found++] = grad; /* so that its memory lives until it is read */
+            continue;
+        } else if (grad != Py_None) {
+            PyObject *place = PyLong_FromSsize_t(i);
+            failed = !place || PyList_Append(refused, place) < 0;
+            Py_XDECREF(place);
+        }
+        Py_XDECREF(grad);
+    }
+    double bad = 0, squares = 0;
+    if (!failed) {
+        const Level *with = level;
+        PyThreadState *state = elements >= RELEASE_GIL_FROM ? PyEval_SaveThread() : NULL;
+        for (Py_ssize_t i = 0; i < found; i++) {
+            double *row = out + 8 * places[i];
+            do_jobs(with, &jobs[i], 1, row);
+            bad += row[1] + row[2], squares += row[5];
+        }
+        if (state) PyEval_RestoreThread(state);
+    }
+    for (Py_ssize_t i = 0; i < found; i++) Py_DECREF(held[i]);
+    PyMem_Free(jobs), PyMem_Free(held), PyMem_Free(places);
+    PyObject *result = failed ? NULL : Py_BuildValue("Odd", refused, bad, squares);
+    Py_XDECREF(refused);
+    return result ? result : PyErr_Occurred() ? NULL : PyErr_NoMemory();
+}
+
 PyDoc_STRVAR(levels_doc, "levels()\n--\n\nThe instruction sets usable here, fastest first.");
 static PyObject *list_levels(PyObject *self, PyObject *unused) {
     (void)self, (void)unused;
@@ -811,6 +912,8 @@ static PyMethodDef methods[] = {
     {"reduce", (PyCFunction)(void (*)(void))reduce, METH_FASTCALL, reduce_doc},
     {"reduce_many", (PyCFunction)(void (*)(void))reduce_many, METH_FASTCALL, reduce_many_doc},
     {"exponents", (PyCFunction)(void (*)(void))exponents, METH_FASTCALL, exponents_doc},
+    {"marks", (PyCFunction)(void (*)(void))marks, METH_FASTCALL, marks_doc},
+    {"gradients", (PyCFunction)(void (*)(void))gradients, METH_FASTCALL, gradients_doc},
     {"levels", list_levels, METH_NOARGS, levels_doc},
     {"level", current_level, METH_NOARGS, level_doc},
     {"use", use, METH_O, use_doc},
@@ -819,6 +922,8 @@ static PyMethodDef methods[] = {
 static int exec(PyObject *module) {
     (void)module;
     find_levels();
+    for (int i = 0; i < NAMES; i++)
+        if (!names[i] && !(names[i] = PyUnicode_InternFromString(NAME_TEXTS[i]))) return -1;
     return 0;
 }
 static PyModuleDef_Slot slots[] = {{Py_mod_exec, (void *)exec}, {0, NULL}};

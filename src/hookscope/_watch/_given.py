@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import weakref
 
+import numpy as np
 from torch import nn
 
+from .._stats import Marks, marks_of
 from ._parameters import Parameters
 
-_Mark = tuple[int, int]  # which tensor a gradient is, in which version
+Ref = weakref.ref[nn.Parameter]
 
 
 class Given:
@@ -16,43 +18,52 @@ class Given:
 
     def __init__(self, parameters: Parameters) -> None:
         self._watched = parameters
-        self._before: dict[int, _Mark | None] = {}
-        self._given: list[tuple[weakref.ref[nn.Parameter], _Mark, int]] = []
+        self._before: tuple[list[Ref], Marks] = [], marks_of([])
+        self._given: tuple[list[Ref], Marks] = [], marks_of([])
+
+        self.now: tuple[list[nn.Parameter], Marks] = [], marks_of([])  # all, at the last `end`
 
     def begin(self) -> None:
         """Note the gradients as they are before a backward."""
-        self._before = {id(p): _mark(p) for p in self._watched.alive()}
+        parameters = self._watched.alive()
+        self._before = [weakref.ref(p) for p in parameters], marks_of(parameters)
 
     def end(self) -> None:
         """Note which of them it has changed."""
-        now = [(p, _mark(p)) for p in self._watched.alive()]
-        self._given = [(weakref.ref(p), mark, p._version) for p, mark in now if mark is not None and mark != self._before.get(id(p))]
+        refs, parameters, before = _alive(*self._before)
+        now = marks_of(parameters)
+        changed = np.flatnonzero((now[:, 0] != 0) & (now[:, :2] != before[:, :2]).any(axis=1))
+        self._given = [refs[i] for i in changed], now[changed]
+        self.now = parameters, now
 
     @property
     def parameters(self) -> list[nn.Parameter]:
         """Those to which the last backward gave gradients."""
-        return [parameter for ref, _, _ in self._given if (parameter := ref()) is not None]
+        return _alive(*self._given)[1]
 
     def clear(self) -> None:
         """They have been used."""
-        self._given = []
+        self.now = [], marks_of([])
+        self._given = [], marks_of([])
 
     def __bool__(self) -> bool:
-        return bool(self._given)
+        return bool(self._given[0])
 
     @property
     def thrown_away(self) -> bool:
         """Whether all of them are gone, and no weight was changed meanwhile. Waits for the device where they are there and all zero."""
-        return bool(self._given) and all(_is_gone(*given) for given in self._given)
+        _, parameters, then = _alive(*self._given)
+        now = marks_of(parameters)
+        # Sharpness-aware minimisation uses a gradient, and drops it, within a step: it changes the weights meanwhile.
+        if (now[:, 2] != then[:, 2]).any() or (now[:, :2] == then[:, :2]).all(axis=1).any():
+            return False
+        return bool(self) and not any(p.grad is not None and bool(p.grad.any()) for p in parameters)
 
 
-def _mark(parameter: nn.Parameter) -> _Mark | None:
-    grad = parameter.grad
-    return None if grad is None else (id(grad), grad._version)
-
-
-def _is_gone(ref: weakref.ref[nn.Parameter], mark: _Mark, version: int) -> bool:
-    parameter = ref()
-    if parameter is None or parameter.grad is None:
-        return parameter is None or parameter._version == version  # sharpness-aware minimisation uses one, and drops it, within a step
-    return parameter._version == version and _mark(parameter) != mark and not bool(parameter.grad.any())
+def _alive(refs: list[Ref], marks: Marks) -> tuple[list[Ref], list[nn.Parameter], Marks]:
+    """Those parameters that still exist."""
+    parameters = [parameter for ref in refs if (parameter := ref()) is not None]
+    if len(parameters) == len(refs):
+        return refs, parameters, marks
+    there = [i for i, ref in enumerate(refs) if ref() is not None]
+    return [refs[i] for i in there], parameters, marks[there]

@@ -10,6 +10,7 @@ UNSEEN = 1.3  # the whole cost of a recorded step, over what our own clock sees 
 ALARM = 8  # steps recorded in full after an alarm, the one that gave it included
 DEBT = 4  # recorded steps that alarms may be ahead of the budget
 AT_LEAST = 1000  # steps, at most, without a recorded one, however small the budget
+LEAST = 0.25  # of the budget is for recording steps, even where to look at each of them costs more than all of it
 SMOOTH = 0.2
 
 
@@ -17,7 +18,8 @@ class Pace:
     """`every` is a fixed schedule; None leaves it to the `budget`, a share of the training's time.
 
     `spent` tells the nanoseconds spent so far. Once a step has been asked about, the answer stays, unless an `alarm` makes it yes.
-    After the opening, what is recorded for no alarm costs at most `budget` of any stretch of time, and one recorded step.
+    After the opening, what is recorded for no alarm costs at most `budget` of any stretch of time, and one recorded step; what it costs to
+    look at each step comes out of the budget, too, but for a part of it.
     """
 
     def __init__(
@@ -38,7 +40,8 @@ class Pace:
         self._until = -1  # the last step that an alarm has asked for
         self._asked: tuple[int, int] | None = None  # time and spending at the latest question
         self._credit = 0.0  # nanoseconds that may be spent
-        self._price = 0.0  # of a recorded step
+        self._price = 0.0  # of recording a step
+        self._always = 0.0  # what a step costs that is not recorded
         self._recorded = 0  # the latest recorded step
 
     def recorded(self, step: int) -> bool:
@@ -81,10 +84,18 @@ class Pace:
     def _account(self) -> None:
         now, spent = self.clock(), self.spent()
         if self._asked is not None:
-            passed, used = now - self._asked[0], UNSEEN * (spent - self._asked[1])
-            if self._answers and self._answers[max(self._answers)]:
-                self._price = used if not self._price else (1 - SMOOTH) * self._price + SMOOTH * used
-            earned = self.budget * max(0.0, passed - used)
+            passed, used = now - self._asked[0], float(spent - self._asked[1])
+            recorded = bool(self._answers) and self._answers[max(self._answers)]
+            if recorded:
+                used = UNSEEN * max(0.0, used - self._always)
+                self._price = _smoothed(self._price, used)
+            else:
+                self._always, used = _smoothed(self._always, used), 0.0
+            earned = max(self.budget * passed - self._always, LEAST * self.budget * passed)
             if self.saves:
                 self._credit = min(self._credit + earned - used, self._price)
         self._asked = now, spent
+
+
+def _smoothed(before: float, now: float) -> float:
+    return now if not before else (1 - SMOOTH) * before + SMOOTH * now

@@ -2,39 +2,24 @@
 
 from __future__ import annotations
 
-import math
 import weakref
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import nn
 
 from .._core._site import Kind, Site
-from .._core._stats import WIDTH, Rows
-from .._stats import Row
+from .._core._stats import Rows
+from .._stats import Marks, Row, marks_of, read_gradients
 from .._taps._inventory import candidates, is_lazy, parameters, tensor_facts
 from ._clipping import Clip, clipping
+from ._early import Early
 from ._gathered import Gathered
 from ._sample import Sample
 from ._store import Store, unscaled, unscaled_by
 from ._table import SiteTable
-
-
-@dataclass(slots=True)
-class Early:
-    """A gradient as it was when backward had ended: which tensor, in which version, with which factor on the loss; the row of its stats."""
-
-    grad: int
-    version: int
-    scale: float
-    row: int
-
-    def still(self, grad: torch.Tensor) -> bool:
-        """Whether nothing has touched the gradient since."""
-        return id(grad) == self.grad and grad._version == self.version
 
 
 @dataclass(slots=True)
@@ -49,7 +34,6 @@ class Watched:
     scale: float = 1.0  # the factor on the loss whose backward gave its gradient
     numbers: dict[str, int] = field(default_factory=dict)  # by kind, or by "early" for its label
     rows: dict[str, Row] = field(default_factory=dict)
-    early: Early | None = None
 
 
 class Parameters:
@@ -64,8 +48,8 @@ class Parameters:
         self.foreign = foreign
         self._by_id: dict[int, Watched] = {}
         self._blocks: list[tuple[list[int], Rows]] = []  # sites and rows since the last fold
-        self._early: Rows = np.empty((0, WIDTH))
-        self._early_total = (0.0, 0.0)
+        self.early = Early()
+        self._scaled = False  # a loss has had a factor
         self._latest: dict[Kind, Rows] = {}  # count and sum of squares, by the order of the parameters
 
     def attach(self, model: nn.Module, name: str) -> None:
@@ -138,37 +122,36 @@ class Parameters:
 
     def gave(self, given: Iterable[nn.Parameter], scale: float) -> None:
         """A backward from a loss with the factor `scale` has given these their gradients."""
-        for parameter in given:
-            self._by_id[id(parameter)].scale = scale
+        if scale != 1.0 or self._scaled:
+            self._scaled = True
+            for parameter in given:
+                self._by_id[id(parameter)].scale = scale
 
-    def read_early(self) -> None:
-        """Look at the gradients when backward has ended, before the loop unscales and clips them."""
-        gathered = Gathered(self.store)
-        found: list[Watched] = []
-        for parameter in self.alive():
-            grad, watched = parameter.grad, self._by_id[id(parameter)]
-            watched.early = None
-            if grad is not None and gathered.add(len(found), grad, watched.rows, "early"):
-                watched.early = Early(id(grad), grad._version, watched.scale, len(found))
-                found.append(watched)
-        self._early = gathered.read()
-        self._early_total = gathered.total
+    def read_early(self, parameters: list[nn.Parameter], marks: Marks) -> None:
+        """Look at these parameters' gradients when backward has ended, before the loop unscales and clips them."""
+        found = read_gradients(parameters)
+        rows, bad, squares = found.rows, found.bad, found.squares
+        if found.refused:
+            gathered = Gathered(self.store)
+            for i in found.refused:
+                if (grad := parameters[i].grad) is not None:
+                    gathered.add(i, grad, self._by_id[id(parameters[i])].rows, "early")
+            rows[gathered.numbers] = more = gathered.read()
+            bad, squares = bad + gathered.total[0], squares + float(more[:, 5].sum())
+        place = {id(p): i for i, p in enumerate(parameters)}
+        self.early = Early(place, rows, marks, self._scales_of(parameters), bad, squares)
 
-    @property
-    def early_norm(self) -> float:
-        """The norm of all gradients together, as far as it is finite, when they were looked at; the factor on the loss still in it."""
-        return math.sqrt(self._early_total[1])
+    def _scales_of(self, parameters: list[nn.Parameter]) -> NDArray[np.float64] | None:
+        """The factors on the losses whose backward gave them their gradients; None if there are none."""
+        return np.array([self._by_id[id(p)].scale for p in parameters]) if self._scaled else None
 
     def bad_early(self) -> bool:
         """Whether a gradient was not finite when it was looked at."""
-        return self._early_total[0] > 0
+        return self.early.bad > 0
 
     def forget_early(self) -> None:
         """The gradients looked at are no longer those before the next step."""
-        if len(self._early):
-            self._early, self._early_total = np.empty((0, WIDTH)), (0.0, 0.0)
-            for watched in self._by_id.values():
-                watched.early = None
+        self.early = Early()
 
     def read_gradients(self, wanted: Iterable[nn.Parameter], scale: float = 1.0) -> Clip | None:
         """Stats of the gradients as they are now, `scale` taken out; one that is None leaves no row.
@@ -179,18 +162,17 @@ class Parameters:
         read = [p for p in wanted if p.grad is not None and not _is_lazy(p)]
         watched = [self._by_id[id(p)] for p in read]
         numbers = [self._number(w, p, "param_grad") for w, p in zip(watched, read, strict=True)]
-        early = [w.early for w in watched if w.early is not None]
-        known = bool(read) and len(early) == len(read)
-        if known and all(seen.scale == scale and seen.still(p.grad) for seen, p in zip(early, read, strict=True) if p.grad is not None):
-            self._blocks.append((numbers, unscaled(self._early[[seen.row for seen in early]], scale)))
+        early = self.early.of(read)
+        if early is not None and (early.scales == scale).all() and (early.marks[:, :2] == marks_of(read)[:, :2]).all():
+            self._blocks.append((numbers, unscaled(early.rows, scale)))
             return Clip()
         gathered = Gathered(self.store)
         told = [gathered.add(i, p.grad, watched[i].rows, "param_grad") for i, p in enumerate(read) if p.grad is not None]
         order, rows = gathered.numbers, unscaled(gathered.read(), scale)
         self._blocks.append(([numbers[i] for i in order], rows))
-        if not (known and all(told)):
+        if early is None or not all(told):
             return None
-        before = unscaled_by(self._early[[early[i].row for i in order]], [early[i].scale for i in order])
+        before = unscaled_by(early.rows[order], early.scales[order])
         clip = clipping(before, rows)
         bad_only_once = clip is None and (before[:, 1:3] != rows[:, 1:3]).any()
         if bad_only_once or (clip is not None and clip != Clip()):
@@ -203,9 +185,9 @@ class Parameters:
         for parameter in wanted:
             grad, watched = parameter.grad, self._by_id[id(parameter)]
             if grad is not None and not _is_lazy(parameter):
-                number, early = self._number(watched, parameter, "param_grad"), watched.early
+                number = self._number(watched, parameter, "param_grad")
                 if number >= 0 and gathered.add(number, grad, watched.rows, "param_grad"):
-                    scales.append(early.scale if early is not None and early.still(grad) else 1.0)
+                    scales.append(self.early.scale_of(parameter))
         self._blocks.append((gathered.numbers, unscaled_by(gathered.read(), scales)))
 
     def square_norms(self, parameters: Sequence[nn.Parameter], kind: Kind) -> NDArray[np.float64]:

@@ -39,11 +39,15 @@ class Safety:
             return
         began = time.perf_counter_ns()
         self._level += 1
+        grad = torch.is_grad_enabled()
         try:
-            with torch.no_grad(), unseen():
+            torch._C._set_grad_enabled(False)  # as torch.no_grad does, at a fraction of its price
+            with unseen():
                 action(*args)
         except Exception as error:
             self.switch_off(part, error)
+        finally:
+            torch._C._set_grad_enabled(grad)
         self._level -= 1
         if not self._level:  # a part may run within another one
             self.spent += time.perf_counter_ns() - began

@@ -9,32 +9,47 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._core._stats import Rows
+from ._early import Early
+from ._tap import MicroRows
 
 JUMP = 4.0  # times the usual norm of all gradients together, or the first loss
 USUAL = 64  # steps that say what is usual
 AGAIN = 8  # steps after which it is told anew
+STUBBORN = 5  # overflows in a row that no scaler needs to find its factor once it has begun
 
 
 class Sentinel:
-    """Knows what is usual."""
+    """Asked after each backward."""
 
     def __init__(self) -> None:
         self._norms: deque[float] = deque(maxlen=USUAL)
         self._usual = math.inf
-        self._asked = 0
+        self._asked = self._overflows = 0
         self._first_loss: float | None = None
 
-    def jumped(self, norm: float, losses: Rows) -> bool:
-        """Whether the norm of all gradients, or the magnitude of the first loss, is far larger than usual. Asked once a step."""
-        loss = abs(float(losses[0, 4])) / max(1.0, float(losses[0, 0])) if len(losses) else None
-        far = norm > JUMP * self._usual
-        self._norms.append(norm)
-        self._asked += 1
-        if self._asked % AGAIN == 0:
-            self._usual = sorted(self._norms)[len(self._norms) // 2]
-        if loss is not None and self._first_loss is None:
+    def alarmed(self, micro: MicroRows, losses: NDArray[np.bool_], early: Early, scale: float) -> bool:
+        """Whether something is not finite or far larger than usual. `losses` tells the sites that are; `scale` is the factor on the loss.
+
+        Gradients that overflow now and then under such a factor are how a gradient scaler finds the right one.
+        """
+        self._overflows = self._overflows + 1 if early.bad else 0
+        bad = early.bad and (scale == 1.0 or self._overflows >= STUBBORN)
+        jumped = self._jumped(math.sqrt(early.squares) / scale if len(early.rows) else None, micro.stats[losses[micro.site]])
+        return bool(bad or jumped or really_bad(micro.stats).any())
+
+    def _jumped(self, norm: float | None, losses: Rows) -> bool:
+        far = norm is not None and norm > JUMP * self._usual
+        if norm is not None:
+            self._norms.append(norm)
+            self._asked += 1
+            if self._asked % AGAIN == 0:
+                self._usual = sorted(self._norms)[len(self._norms) // 2]
+        if not len(losses):
+            return far
+        loss = abs(float(losses[0, 4])) / max(1.0, float(losses[0, 0]))
+        if self._first_loss is None:
             self._first_loss = loss
-        return far or (loss is not None and self._first_loss is not None and loss > JUMP * self._first_loss > 0)
+        return far or loss > JUMP * self._first_loss > 0
 
 
 def really_bad(rows: Rows) -> NDArray[np.bool_]:

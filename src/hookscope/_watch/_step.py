@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,10 +36,6 @@ class OpenStep:
         if len(numbers):
             self._blocks.append((numbers, rows))
 
-    def put_rows(self, rows: Mapping[int, NDArray[np.float64]]) -> None:
-        """The same, by their sites."""
-        self.put([*rows], np.array([*rows.values()]))
-
     def put_values(self, values: Iterable[tuple[int, float]]) -> None:
         """Set scalars; one that nobody wants has the site -1."""
         wanted = [(site, value_row(value)) for site, value in values if site >= 0]
@@ -58,6 +54,10 @@ class OpenStep:
     def bad(self) -> bool:
         """Whether anything gathered so far holds a NaN or an Inf."""
         return any(rows[:, 1:3].any() for rows in (*(m.stats for m in self.micros), *(rows for _, rows in self._blocks)))
+
+    def bad_at(self, wanted: NDArray[np.bool_]) -> bool:
+        """Whether a micro-batch holds one at one of these sites."""
+        return any(bool(m.stats[wanted[m.site], 1:3].any()) for m in self.micros)
 
     def frame(self, step: int) -> Frame:
         """All of it as one frame."""

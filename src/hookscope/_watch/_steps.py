@@ -10,23 +10,22 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from .._taps._clock import Clock
 from .._taps._events import Backward
 from ._activations import Activations
 from ._attempt import Attempt, is_skipping, scale_in
+from ._beside import Beside
 from ._clipping import Clip
 from ._given import Given
 from ._pace import Pace
 from ._parameters import Parameters
 from ._reports import Reports
 from ._scalars import Scalars
-from ._sentinel import Sentinel, really_bad
-from ._step import OpenStep, crowded, value_row
+from ._sentinel import Sentinel
+from ._step import OpenStep, crowded
 from ._table import SiteTable
 from ._tap import MicroRows
 
@@ -45,7 +44,8 @@ class Steps:
         self.clock = Clock(first)
         self.attempts = 0
         self.gate: Callable[[], None] = lambda: None
-        self._open = OpenStep()
+        self.open = OpenStep()
+        self.beside = Beside(self)
         self._pending: list[MicroRows] = []
         self._pending_values: dict[int, float] = {}  # scalars that go with the pending micro-batches
         self._given = Given(self.parameters)
@@ -56,7 +56,7 @@ class Steps:
         self._scale: torch.Tensor | None = None  # the factor on the loss of the current backward
         self._attempt = Attempt()
         self._create_graph = self._stepped_in_backward = False
-        self._first = first
+        self.first = first
         self._began = time.perf_counter()
 
     @property
@@ -69,32 +69,18 @@ class Steps:
         """Whether what runs now may come into a frame: an open step that holds an attempt may turn out to have been over."""
         return self.recorded or (bool(self.clock.attempted) and self.pace.recorded(self.clock.step + 1))
 
+    @property
+    def under_way(self) -> bool:
+        """Whether something of the open step has happened already."""
+        return bool(self.clock.attempted or self._pending or self.activations.waiting or self.clock.step == self.first)
+
     def log(self, name: str, value: float) -> None:
-        """Add a number of the user's to the step under way; between two steps, to the one that is over."""
-        under_way = self.clock.attempted or self._pending or self.activations.waiting or self.clock.step == self._first
-        step = self.clock.step if under_way else self.clock.step - 1
-        self._add(step, {self._scalars.site(name): np.array(value_row(value))})
-
-    def _add(self, step: int, rows: dict[int, NDArray[np.float64]]) -> None:
-        """Rows of a step as a whole, whether it is recorded or not; it is the open one or is over."""
-        if step == self.clock.step and self.recorded:
-            self._open.put_rows(rows)
-        else:
-            late = OpenStep()
-            late.put_rows(rows)
-            self.reports.late(late.frame(step))
-
-    def _add_evaluation(self) -> None:
-        """What was evaluated since the last step speaks of the weights which that step left."""
-        if self.activations.evaluation:
-            sites, rows = self.activations.evaluation.take()
-            open_is_it = self.clock.attempted or self.clock.step == self._first
-            step = self.clock.step if open_is_it else self.clock.step - 1
-            self._add(step, dict(zip(sites, self.parameters.store.read(rows), strict=True)))
+        """Add a number of the user's to the step it belongs to."""
+        self.beside.log(self._scalars.site(name), value)
 
     def backward_begins(self, backward: Backward) -> None:
         """A backward pass is about to start."""
-        self._add_evaluation()
+        self.beside.add_evaluation()
         if self._pending and not self._attempt:
             if not self.attempts and self.clock.expected <= {BY_HAND} and self.parameters.changed():
                 self._step_by_hand()
@@ -112,19 +98,19 @@ class Steps:
         self.activations.end_backward(create_graph=self._create_graph)
         micro = self.activations.fold(scale)
         self._given.end()
-        if not (self._given or self._stepped_in_backward or self._is_of_ours(micro)):
+        ours = not self.table.are("loss")[micro.site].all()  # a backward of somebody else's says nothing of the models that are watched
+        if not (self._given or self._stepped_in_backward or ours):
             return
         self.reports.micro(micro)
         self.parameters.gave(self._given.parameters, scale)
         if self._scale is not None:
             self._pending_values[self._scalars.site("loss_scale", self._scale)] = scale
         if not self._attempt and self._backwards + 1 >= self._usual_backwards:
-            self.parameters.read_early()
-            self._watch_out(micro, scale)
+            self.parameters.read_early(*self._given.now)
         else:
             self.parameters.forget_early()
-            if really_bad(micro.stats).any():
-                self.pace.alarm(self.clock.step)
+        if self.sentinel.alarmed(micro, self.table.are("loss"), self.parameters.early, scale):
+            self.pace.alarm(self.clock.step)
         self.reports.locate(micro, self.parameters.bad_early())
         if self._stepped_in_backward:  # optimizers stepped within this backward: it belongs to the step they made
             self._stepped_in_backward = False
@@ -137,12 +123,6 @@ class Steps:
         self._backwards += 1
         if not self.attempts and not self._attempt:  # perhaps the weights are changed by hand: all we shall see is that they have changed
             self._read_as_given(self.parameters.alive())
-
-    def _watch_out(self, micro: MicroRows, scale: float) -> None:
-        """Has the sentinel seen anything? Then this step is recorded as far as it can still be, and those that follow."""
-        jumped = self.sentinel.jumped(self.parameters.early_norm / scale, micro.stats[self.table.are("loss")[micro.site]])
-        if jumped or self.parameters.bad_early() or really_bad(micro.stats).any():
-            self.pace.alarm(self.clock.step)
 
     def attempt_begins(self, optimizer: torch.optim.Optimizer, mine: list[nn.Parameter], *, has_closure: bool) -> None:
         """`optimizer` is about to change the parameters `mine`, which are still what the forward used."""
@@ -157,7 +137,7 @@ class Steps:
         if self.recorded:
             clip = self._read_before(mine, gradients=not has_closure, scale=scale_in(optimizer))
             self._read_unclaimed(mine)
-            self._open.put_values([*self._scalars.clip(optimizer, clip), *self._scalars.rates(optimizer)])
+            self.open.put_values([*self._scalars.clip(optimizer, clip), *self._scalars.rates(optimizer)])
             self._look()
 
     def evaluated(self) -> None:
@@ -166,8 +146,8 @@ class Steps:
         self._look()
 
     def _look(self) -> None:
-        if self._open.bad:
-            self.reports.suspect(self._open.frame(self.clock.step))
+        if self.open.bad:
+            self.reports.suspect(self.open.frame(self.clock.step))
 
     def attempt_ends(self, optimizer: torch.optim.Optimizer, mine: list[nn.Parameter], *, has_closure: bool) -> None:
         """`optimizer` has done what it does."""
@@ -181,7 +161,7 @@ class Steps:
                 self.parameters.read_gradients(mine)
             self.parameters.read_updates(mine)
             self._keep_parameters()
-            self._open.put_values(self._scalars.decay(optimizer, self.parameters))
+            self.open.put_values(self._scalars.decay(optimizer, self.parameters))
         if not self._stepped_in_backward:
             self._end_attempt()
 
@@ -191,7 +171,7 @@ class Steps:
         if self.recorded:
             clip = self._scalars.clip(outer, self.parameters.read_gradients(mine, scale_in(inner)))
             rates = [] if any("lr" in group for group in outer.param_groups) else self._scalars.rates(inner)
-            self._open.put_values([*clip, *rates])
+            self.open.put_values([*clip, *rates])
             self._keep_parameters()
 
     def attempt_skipped(self, optimizer: torch.optim.Optimizer, mine: list[nn.Parameter]) -> None:
@@ -199,7 +179,7 @@ class Steps:
         self._begin_attempt(optimizer, mine)
         self.skip("GradScaler")
         if self.recorded:
-            self._open.put_values(self._scalars.clip(optimizer, self._read_before(mine, gradients=True)))
+            self.open.put_values(self._scalars.clip(optimizer, self._read_before(mine, gradients=True)))
         self._end_attempt()
 
     def _begin_attempt(self, optimizer: torch.optim.Optimizer, mine: list[nn.Parameter]) -> None:
@@ -219,10 +199,6 @@ class Steps:
         self._usual_backwards, self._backwards = self._backwards, 0
         self._adopt()
 
-    def _is_of_ours(self, micro: MicroRows) -> bool:
-        """Whether anything but a loss was read: a backward of somebody else's says nothing of the models that are watched."""
-        return any(self.table.sites[site].kind != "loss" for site in set(micro.site.tolist()))
-
     def _end_attempt(self) -> None:
         if self.clock.complete:
             self._close_step()
@@ -232,23 +208,22 @@ class Steps:
     @property
     def skipped(self) -> bool:
         """Whether the open step is known to have no effect."""
-        return self._open.holds(self._scalars.site("skipped"))
+        return self.open.holds(self._scalars.site("skipped"))
 
     @property
     def bad_loss(self) -> bool:
         """Whether a loss of the open step is not finite."""
-        losses = [site.id for site in self.table.sites if site.kind == "loss"]
-        return any(bool(m.stats[np.isin(m.site, losses), 1:3].any()) for m in self._open.micros)
+        return self.open.bad_at(self.table.are("loss"))
 
     def skip(self, by: str) -> None:
         """Mark the open step as one without effect."""
-        self._open.put_value(self._scalars.site("skipped"), 1.0)
+        self.open.put_value(self._scalars.site("skipped"), 1.0)
         self.reports.skipped(by)
 
     def _adopt(self) -> None:
         if self.recorded:
-            self._open.add(self._pending)
-            self._open.put_values(self._pending_values.items())
+            self.open.add(self._pending)
+            self.open.put_values(self._pending_values.items())
         self._pending, self._pending_values = [], {}
         self._given.clear()
         self.reports.adopted()
@@ -261,7 +236,7 @@ class Steps:
 
     def _keep_parameters(self) -> None:
         for sites, rows in self.parameters.fold():
-            self._open.put(sites, rows)
+            self.open.put(sites, rows)
 
     def _read_unclaimed(self, mine: list[nn.Parameter]) -> None:
         """With the first optimizer of a round go the parameters that none has claimed: frozen ones, forgotten ones."""
@@ -293,11 +268,11 @@ class Steps:
     def _close_step(self) -> None:
         now = time.perf_counter()
         if self.recorded:
-            self._open.put_value(self._scalars.site("seconds"), now - self._began)
-            frame, self._open = self._open.frame(self.clock.step), OpenStep()
+            self.open.put_value(self._scalars.site("seconds"), now - self._began)
+            frame, self.open = self.open.frame(self.clock.step), OpenStep()
             self.reports.frame(frame)
         self._began = now
-        self._open, self._in_round = OpenStep(), set()
+        self.open, self._in_round = OpenStep(), set()
         self.clock.advance()
         self.gate()
 
@@ -316,6 +291,6 @@ class Steps:
                 self.skip("the end of the training")
             self._adopt()
             self._close_step()
-        self._add_evaluation()
-        if self._open:  # a model that was only evaluated, or only logged about
-            self.reports.late(self._open.frame(self.clock.step))
+        self.beside.add_evaluation()
+        if self.open:  # a model that was only evaluated, or only logged about
+            self.reports.late(self.open.frame(self.clock.step))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from .._core._stats import WIDTH, Rows
 from .._stats import Cells, Row
@@ -16,7 +17,7 @@ def unscaled(rows: Rows, scale: float) -> Rows:
     return rows if scale == 1.0 else unscaled_by(rows, [scale] * len(rows))
 
 
-def unscaled_by(rows: Rows, scales: Sequence[float]) -> Rows:
+def unscaled_by(rows: Rows, scales: Sequence[float] | NDArray[np.float64]) -> Rows:
     """The same with a factor for each row."""
     by = np.asarray(scales, np.float64)
     if (by == 1.0).all():

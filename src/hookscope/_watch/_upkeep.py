@@ -11,13 +11,13 @@ from torch import nn
 
 from .._core._frame import Frame
 from .._core._site import Site
+from .._stats import Marks, marks_of
 from ._decay import decay_rate
 from ._faults import setting_faults, why
 from ._parameters import Parameters
 
 MOST = 8  # events of a kind in one run
 Event = dict[str, Any]
-State = tuple[int, int]  # version, address
 
 
 class Upkeep:
@@ -26,7 +26,7 @@ class Upkeep:
     def __init__(self, parameters: Parameters, plain: Callable[[Site], str]) -> None:
         self.parameters = parameters
         self.plain = plain  # the name that a site has in the run
-        self._left: weakref.WeakKeyDictionary[torch.optim.Optimizer, list[State]] = weakref.WeakKeyDictionary()
+        self._left: weakref.WeakKeyDictionary[torch.optim.Optimizer, Marks] = weakref.WeakKeyDictionary()
         self._told: set[object] = set()
         self._writes = 0
 
@@ -40,13 +40,16 @@ class Upkeep:
 
     def ends(self, optimizer: torch.optim.Optimizer, mine: Sequence[nn.Parameter]) -> None:
         """Whatever changes from now on, it was not this attempt."""
-        self._left[optimizer] = _states(mine)
+        self._left[optimizer] = marks_of(list(mine))[:, 2:]
 
-    def _written(self, left: list[State] | None, mine: Sequence[nn.Parameter]) -> Iterator[Event]:
-        if left is None or len(left) != len(mine) or self._writes >= MOST or (now := _states(mine)) == left:
+    def _written(self, left: Marks | None, mine: Sequence[nn.Parameter]) -> Iterator[Event]:
+        if left is None or len(left) != len(mine) or self._writes >= MOST:
             return
-        paths = sorted({self._path(p) for p, a, b in zip(mine, left, now, strict=True) if a != b})
-        replaced = any(a[1] != b[1] for a, b in zip(left, now, strict=True))
+        changed = marks_of(list(mine))[:, 2:] != left
+        if not changed.any():
+            return
+        paths = sorted({self._path(p) for p, was in zip(mine, changed.any(axis=1), strict=True) if was})
+        replaced = bool(changed[:, 1].any())
         if self._is_news(key := frozenset(paths)):
             self._told.add(key)
             self._writes += 1
@@ -72,7 +75,3 @@ class Upkeep:
 
     def _is_news(self, key: object) -> bool:
         return key not in self._told
-
-
-def _states(parameters: Sequence[nn.Parameter]) -> list[State]:
-    return [(-1 if p.is_inference() else p._version, 0 if p.layout != torch.strided else p.data_ptr()) for p in parameters]
