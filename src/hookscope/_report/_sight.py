@@ -43,6 +43,7 @@ class Sight:
     seconds: float | None = None
     spent_seconds: float | None = None
     size_bytes: int | None = None
+    trained: int = 0  # steps there were, recorded or not
 
     @property
     def ended(self) -> bool:
@@ -71,6 +72,7 @@ def sight(run: Run, diagnosis: Diagnosis, *, name: str = "") -> Sight:
         run=name or str(diagnosis.run),
         status=str(summary.status),
         steps=len(run.steps),
+        trained=max([len(run.steps), *(int(e.get("steps", 0)) for e in run.events if e.get("event") == "closed")]),
         modules=len(evidence.fired | evidence.evaluated | silent),
         fired=len(evidence.fired),
         evaluated=len(evidence.evaluated - evidence.fired),

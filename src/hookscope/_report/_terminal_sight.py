@@ -75,7 +75,7 @@ def _lines(seen: Sight) -> Iterator[tuple[str, str]]:
         yield "parameters", f"{seen.graded:,} of {seen.trainable:,} trainable ones got gradients{beside}"
     if seen.sites:
         yield "sites", " · ".join(f"{count:,} {kind}" for kind, count in seen.sites)
-    yield "cost", " · ".join([words.count(seen.steps, "step"), *_cost(seen), seen.status])
+    yield "cost", " · ".join([_steps(seen), *_cost(seen), seen.status])
     if not seen.steps:
         yield "note", "no step of a training was recorded: no watched model with parameters went forward and backward"
     if not seen.ended:
@@ -84,12 +84,17 @@ def _lines(seen: Sight) -> Iterator[tuple[str, str]]:
         yield "note", f"{seen.unread_bytes:,} bytes at the end of a file, cut off within a write"
 
 
+def _steps(seen: Sight) -> str:
+    recorded = words.count(seen.steps, "step")
+    return recorded if seen.trained <= seen.steps else f"{recorded} recorded of {seen.trained:,}"
+
+
 def _cost(seen: Sight) -> Iterator[str]:
     if seen.seconds is not None:
         yield words.seconds(seen.seconds)
     if seen.spent_seconds is not None:
         share = f" ({seen.spent_seconds / seen.seconds:.0%})" if seen.seconds else ""
-        each = f", {words.number(1000 * seen.spent_seconds / seen.steps)} ms a step" if seen.steps else ""
+        each = f", {words.number(1000 * seen.spent_seconds / seen.trained)} ms a step" if seen.trained else ""
         yield f"{words.seconds(seen.spent_seconds)} of it watching{share}{each}"
     if seen.size_bytes is not None:
         yield f"{words.size(seen.size_bytes)} recorded"

@@ -85,7 +85,7 @@ def test_after_an_exception_in_the_forward_the_model_is_as_before(error: BaseExc
         {"select": "0", "forward": 3},
         {"select": "0", "grad": "yes"},
     ],
-    ids=str,
+    ids=" ".join,
 )
 def test_a_wrong_argument_is_an_error_of_use_and_leaves_nothing(wrong: dict[str, Any]) -> None:
     model = net(nn.Unflatten(1, (2, 2)))
