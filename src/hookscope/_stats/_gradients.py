@@ -63,11 +63,14 @@ def read_gradients(parameters: list[nn.Parameter]) -> Gradients:
 
 
 def _version(tensor: torch.Tensor) -> int:
-    return -1 if tensor.is_inference() else tensor._version
+    try:
+        return -1 if tensor.is_inference() else tensor._version
+    except (RuntimeError, ValueError):  # a parameter of a lazy module
+        return -1
 
 
 def _address(tensor: torch.Tensor) -> int:
     try:
         return tensor.data_ptr()
-    except RuntimeError:
+    except (RuntimeError, ValueError):  # sparse, or lazy
         return -1
