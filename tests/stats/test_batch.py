@@ -88,7 +88,7 @@ def test_a_tensor_made_for_the_call_alone_lives_until_it_is_read() -> None:
 def test_wrong_jobs_are_refused_by_the_kernel() -> None:
     assert KERNEL is not None
     rows = np.empty((1, 8))
-    with pytest.raises(TypeError, match="seven|7"):
+    with pytest.raises(TypeError, match="7 integers"):
         KERNEL.reduce_many([1, 2, 3], rows.ctypes.data)
     with pytest.raises(ValueError, match="job 0"):
         KERNEL.reduce_many([9, 0, 0, 1, 1, 0, 0], rows.ctypes.data)
