@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ._words import count
+
+if TYPE_CHECKING:
+    from .._record import Run
 
 Event = Mapping[str, Any]
 SHOWN = 6
@@ -35,6 +38,11 @@ def spent(events: Sequence[Event]) -> float | None:
     """Seconds that watching itself took, over all parts of a resumed run; None where it does not say."""
     found = [float(event["spent_seconds"]) for event in events if event.get("event") == "closed" and "spent_seconds" in event]
     return sum(found) if found else None
+
+
+def trained(run: Run) -> int:
+    """How many steps there were, as far as the run says, recorded or not."""
+    return max([len(run.steps), *(int(event.get("steps", 0)) for event in run.events if event.get("event") == "closed")])
 
 
 def blindness(events: Sequence[Event], *, told: bool = False, unread_bytes: int = 0) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from .._core._finding import Diagnosis, Finding
 from .._core._site import ROOT, Site
 from .._record._incident import incident_paths
 from . import _words as words
-from ._blindness import blindness, silent, spent
+from ._blindness import blindness, silent, spent, trained
 from ._curve import curve
 from ._depth import gradient_by_depth
 from ._measure import Measured, added, measure, of_kind
@@ -97,6 +97,7 @@ def _facts(run: Run) -> Facts:
     rows = np.flatnonzero(loss.present)
     return Facts(
         steps=len(steps),
+        trained=trained(run),
         first_step=int(steps[0]) if len(steps) else None,
         last_step=int(steps[-1]) if len(steps) else None,
         modules=len({site.full_module for site in run.sites if site.kind not in ("loss", "scalar")}),
@@ -113,7 +114,7 @@ def _facts(run: Run) -> Facts:
 def _summary(facts: Facts, diagnosis: Diagnosis) -> str:
     if not facts.steps:
         return "No step was recorded, so there is nothing to judge."
-    seen = words.count(facts.steps, "step")
+    seen = words.recorded(facts.steps, facts.trained)
     if not diagnosis.findings:
         return f"No rule found anything wrong in {seen}."
     numbers = [
@@ -137,7 +138,7 @@ def _incidents(run: Run) -> str:
 
 
 def _cost(facts: Facts) -> str:
-    parts = [words.count(facts.steps, "step"), words.count(facts.modules, "module"), words.count(facts.sites, "site")]
+    parts = [words.recorded(facts.steps, facts.trained), words.count(facts.modules, "module"), words.count(facts.sites, "site")]
     parts += [_time(facts)] if facts.seconds is not None else []
     parts += [f"{words.size(facts.size_bytes)} recorded"] if facts.size_bytes is not None else []
     return " · ".join([*parts, facts.status])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from .._core._finding import Diagnosis
 from .._core._site import ROOT
 from .._rules._silence import Evidence, named_in
-from ._blindness import spent
+from ._blindness import spent, trained
 from ._build import finding_view
 from ._json import FORMAT, diagnosis_json
 from ._view import FindingView
@@ -72,7 +72,7 @@ def sight(run: Run, diagnosis: Diagnosis, *, name: str = "") -> Sight:
         run=name or str(diagnosis.run),
         status=str(summary.status),
         steps=len(run.steps),
-        trained=max([len(run.steps), *(int(e.get("steps", 0)) for e in run.events if e.get("event") == "closed")]),
+        trained=trained(run),
         modules=len(evidence.fired | evidence.evaluated | silent),
         fired=len(evidence.fired),
         evaluated=len(evidence.evaluated - evidence.fired),

@@ -75,18 +75,13 @@ def _lines(seen: Sight) -> Iterator[tuple[str, str]]:
         yield "parameters", f"{seen.graded:,} of {seen.trainable:,} trainable ones got gradients{beside}"
     if seen.sites:
         yield "sites", " · ".join(f"{count:,} {kind}" for kind, count in seen.sites)
-    yield "cost", " · ".join([_steps(seen), *_cost(seen), seen.status])
+    yield "cost", " · ".join([words.recorded(seen.steps, seen.trained), *_cost(seen), seen.status])
     if not seen.steps:
         yield "note", "no step of a training was recorded: no watched model with parameters went forward and backward"
     if not seen.ended:
         yield "note", "the watch has not ended in this run: what it tells at its end, such as modules that were never called, is missing"
     if seen.unread_bytes:
         yield "note", f"{seen.unread_bytes:,} bytes at the end of a file, cut off within a write"
-
-
-def _steps(seen: Sight) -> str:
-    recorded = words.count(seen.steps, "step")
-    return recorded if seen.trained <= seen.steps else f"{recorded} recorded of {seen.trained:,}"
 
 
 def _cost(seen: Sight) -> Iterator[str]:

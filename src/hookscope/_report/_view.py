@@ -97,6 +97,7 @@ class Facts:
     size_bytes: int | None = None
     first_loss: Number = None
     last_loss: Number = None
+    trained: int = 0  # steps there were, recorded or not
 
 
 @dataclass(frozen=True, slots=True)

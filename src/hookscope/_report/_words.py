@@ -33,6 +33,11 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def recorded(steps: int, of: int) -> str:
+    """`40 steps`, or `40 of 2,000 steps` where some were left out."""
+    return count(steps, "step") if of <= steps else f"{steps:,} of {count(of, 'step')}"
+
+
 def steps(first: int, last: int) -> str:
     """`step 12` or `steps 12–40`."""
     return f"step {first:,}" if first == last else f"steps {first:,}–{last:,}"

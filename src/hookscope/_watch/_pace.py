@@ -38,6 +38,8 @@ class Pace:
         self._first: int | None = None
         self._answers: dict[int, bool] = {}
         self._until = -1  # the last step that an alarm has asked for
+        self._alarmed = self._heed = -2  # when the latest alarm was given; from when on one that lasts is heeded again
+        self._deaf = ALARM  # steps for which it is not
         self._asked: tuple[int, int] | None = None  # time and spending at the latest question
         self._credit = 0.0  # nanoseconds that may be spent
         self._price = 0.0  # of recording a step
@@ -68,7 +70,15 @@ class Pace:
         return not self.saves or self._credit >= 0
 
     def alarm(self, step: int) -> None:
-        """Something is wrong in this step: record it as far as still possible, and those that follow, unless debts are large."""
+        """Something is wrong in this step: record it as far as still possible, and those that follow, unless debts are large.
+
+        What stays wrong from step to step is heeded after twice as long each time.
+        """
+        lasting, self._alarmed = step - self._alarmed <= 1, step
+        if step < self._heed and lasting:
+            return
+        self._deaf = 2 * self._deaf if lasting else ALARM
+        self._heed = step + self._deaf
         if not self.recorded(step):
             self.alarms += 1
             self._answers[step] = True
