@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-OPENING_S = 1.0  # what a watch may spend before it begins to save: a training of some seconds is recorded step by step
+OPENING_S = 5.0  # what a watch may spend before it begins to save: a training of a minute or two is recorded step by step
 UNSEEN = 1.3  # the whole cost of a recorded step, over what our own clock sees of it: torch calls the hooks, the caches are cold after them
 ALARM = 8  # steps recorded in full after an alarm, the one that gave it included
 DEBT = 4  # recorded steps that alarms may be ahead of the budget
@@ -49,7 +49,7 @@ class Pace:
     def recorded(self, step: int) -> bool:
         """Whether this step is recorded in full."""
         if self.every is not None:
-            return step % self.every == 0 or step <= self._until
+            return step % self.every == 0
         answer = self._answers.get(step)
         if answer is None:
             answer = self._decide(step)
@@ -70,10 +70,13 @@ class Pace:
         return not self.saves or self._credit >= 0
 
     def alarm(self, step: int) -> None:
-        """Something is wrong in this step: record it as far as still possible, and those that follow, unless debts are large.
+        """Something is wrong in this step: record it as far as still possible, and those that follow, unless debts are large. A fixed schedule
+        stays as it is.
 
         What stays wrong from step to step is heeded after twice as long each time.
         """
+        if self.every is not None:
+            return
         lasting, self._alarmed = step - self._alarmed <= 1, step
         if step < self._heed and lasting:
             return
@@ -82,7 +85,7 @@ class Pace:
         if not self.recorded(step):
             self.alarms += 1
             self._answers[step] = True
-            if self.every is not None or self._credit >= -DEBT * self._price:
+            if self._credit >= -DEBT * self._price:
                 self._until = step + ALARM - 1
 
     def _decide(self, step: int) -> bool:
