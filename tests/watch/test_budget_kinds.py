@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 import hookscope as hs
 from hookscope._watch import _pace
 
-BAD, STEPS = 33, 36  # the bad step, far from any that is recorded, and the length of the training
+OPENING, BAD, STEPS = 3, 33, 36  # the steps recorded at first, the bad one, and all of them
 Named = tuple[str, str | None, str | None, str, int]
 
 
@@ -156,14 +156,14 @@ LOOPS: dict[str, Callable[[str], Loop]] = {
     "checkpoint": lambda how: plain(how, recomputes=True),
     "closure": with_closure,
 }
-CASES = [(loop, kind) for loop in LOOPS for kind in KINDS] + [("plain", "loss"), ("plain", "leap"), ("checkpoint", "leap"), ("gan", "leap")]
+CASES = [(loop, kind) for loop in LOOPS for kind in KINDS] + [("plain", "loss"), ("plain", "leap"), ("checkpoint", "leap")]
 
 
 def named(loop: str, kind: str, **how: object) -> tuple[Named, list[int]]:
     """What is said of where it began, and the recorded steps."""
     torch.manual_seed(0)
     training = LOOPS[loop](kind)
-    models = training.models[""] if "" in training.models else training.models
+    models = training.models.get("", training.models)
     with hs.watch(models, training.optimizers, on_finding="ignore", **how) as w:  # type: ignore[arg-type]
         for number in range(STEPS):
             training.step(number == BAD)
@@ -176,8 +176,15 @@ def named(loop: str, kind: str, **how: object) -> tuple[Named, list[int]]:
 def test_it_is_named_as_where_every_step_is_recorded(loop: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     full, _ = named(loop, kind, every=1)
     monkeypatch.setattr(_pace, "OPENING_S", 0.0)
-    monkeypatch.setattr(_pace.Pace, "_decide", lambda self, step: step <= self._until)
+    monkeypatch.setattr(_pace.Pace, "_decide", lambda self, step: step < OPENING or step <= self._until)
     thrifty, recorded = named(loop, kind)
     assert thrifty == full
     assert thrifty[-1] == BAD
-    assert recorded[:1] == [BAD]
+    assert recorded[: OPENING + 1] == [*range(OPENING), BAD]
+
+
+def test_a_leap_that_goes_on_into_another_model_is_named_in_the_one_that_made_it() -> None:
+    (op, module, code, direction, step), _ = named("gan", "leap", every=1)
+    assert (op, module, direction, step) == ("mul", "generator.faulty", "forward", BAD)
+    assert code is not None
+    assert "h * 1e6" in code
