@@ -180,7 +180,8 @@ def test_it_is_named_as_where_every_step_is_recorded(loop: str, kind: str, monke
     thrifty, recorded = named(loop, kind)
     assert thrifty == full
     assert thrifty[-1] == BAD
-    assert recorded[: OPENING + 1] == [*range(OPENING), BAD]
+    searching = loop == "scaler" and kind.startswith("backward")  # as a scaler's search for its factor looks: no alarm
+    assert recorded[: OPENING + 1] == [*range(OPENING)] + [BAD] * (not searching)
 
 
 def test_a_leap_that_goes_on_into_another_model_is_named_in_the_one_that_made_it() -> None:
