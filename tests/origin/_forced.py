@@ -29,7 +29,7 @@ class Forced:
     def observer(self, training: Training) -> Iterator[None]:
         with hs.watch(training.model, training.optimizers, on_finding="ignore") as w:
             locator = w._session.locator
-            self.patch.setattr(_locating, "_really_bad", lambda micro: self._bad(locator, len(micro.site)))
+            self.patch.setattr(_locating, "really_bad", lambda rows: self._bad(locator, len(rows)))
             self.patch.setattr(_locating, "replay", self._replay)
             yield
         assert [event for event in w.run.events if event["event"] == "switched_off"] == []

@@ -48,11 +48,18 @@ def test_they_are_read_in_the_order_of_steps(tmp_path: Path) -> None:
 
 
 def test_one_that_was_cut_off_is_passed_over_and_cleared_away_by_the_next(tmp_path: Path) -> None:
-    cut_off = tmp_path / "incidents" / ".5.123.tmp"
+    cut_off = tmp_path / "incidents" / ".5.0.123.tmp"
     cut_off.mkdir(parents=True)
     (cut_off / "frames.arrows").write_bytes(b"half")
     written(tmp_path)
     assert [path.name for path in (tmp_path / "incidents").iterdir()] == ["3"]
+
+
+def test_one_that_another_rank_is_writing_stays(tmp_path: Path) -> None:
+    other = tmp_path / "incidents" / ".3.1.123.tmp"
+    other.mkdir(parents=True)
+    written(tmp_path)
+    assert sorted(path.name for path in (tmp_path / "incidents").iterdir()) == [".3.1.123.tmp", "3"]
 
 
 def test_a_part_that_fails_is_named_and_the_rest_is_there(tmp_path: Path) -> None:

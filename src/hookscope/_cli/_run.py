@@ -15,12 +15,11 @@ from __future__ import annotations
 
 import argparse
 import atexit
-import json
 import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .._core._errors import RunExistsError, UsageError
 from .._core._outcome import process_outcome
@@ -124,14 +123,13 @@ class _Watching:
             },
         )
         self.to = args.to or free_directory(script, module=args.module)
-        self.again = again
         # From the root on, since the script may change directories.
         try:
             self.writer: RunWriter = RunWriter(os.path.abspath(self.to), meta, overwrite=args.overwrite, resume=args.resume, beside=True)
         except RunExistsError:
             raise RunExistsError(f"there is a run in {self.to} already: --resume goes on with it, --overwrite replaces it") from None
         if again is not None:
-            (take_down if again.steps is None else begin_from)(Path(again.chance))
+            (begin_from if again.second else take_down)(Path(again.chance))
 
     def start(self) -> None:
         """Torch has just been imported by the script."""
@@ -147,15 +145,6 @@ class _Watching:
             incidents=args.incidents,
         )
         self.discovery = discover(settings, self.writer)
-        if self.again is not None and self.again.steps is not None:
-            from .._watch._second_run import SecondRun
-
-            self.second = SecondRun(self.discovery.session, self.again.steps, self._found)
-
-    def _found(self, event: dict[str, Any]) -> None:
-        assert self.again is not None
-        with Path(self.again.found).open("a") as file:
-            file.write(json.dumps(event) + "\n")
 
     def end(self) -> None:
         """The script is over, however it ended."""

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +25,10 @@ _RULES = frozenset({"nonfinite-forward", "nonfinite-loss", "nonfinite-backward",
 
 @dataclass(frozen=True)
 class Again:
-    """What a process is told: the file for the generators' states; in the second run, the steps to look at, and where findings go."""
+    """What a process is told: the file for the generators' states, and whether it is the second run, which begins from them."""
 
     chance: str
-    steps: tuple[int, int] | None = None
-    found: str = ""
+    second: bool = False
 
     @classmethod
     def told(cls) -> Again | None:
@@ -37,8 +36,7 @@ class Again:
         text = os.environ.pop(AGAIN, None)
         if text is None:
             return None
-        given = json.loads(text)
-        return cls(given["chance"], None if given["steps"] is None else (given["steps"][0], given["steps"][1]), given["found"])
+        return cls(**json.loads(text))
 
 
 def run_twice(args: argparse.Namespace, to: str) -> int:
@@ -50,22 +48,29 @@ def run_twice(args: argparse.Namespace, to: str) -> int:
         first = Again(f"{scratch}/chance.json")
         status = subprocess.call(_command(args, to), env=_environment(first, PYTHONHASHSEED=hashes))  # noqa: S603  # the user's own
         if (steps := _steps_to_look_at(to)) is not None:
-            again = Again(first.chance, steps, f"{scratch}/found.jsonl")
+            from .._watch._armed import Armed
+
+            found = Path(scratch, "found.jsonl")
+            armed = Armed(steps[0], to=str(found), stop=True, last=steps[1]).as_environment()
             _say(args, f"the script runs a second time, to name the line of what went bad at step {steps[0]}; its output, if any, follows")
-            _second(args, f"{scratch}/run", _environment(again, PYTHONHASHSEED=hashes, TORCH_COMPILE_DISABLE="1"))
-            _say(args, _join(to, f"{scratch}/run", again))
+            again = _environment(Again(first.chance, second=True), PYTHONHASHSEED=hashes, TORCH_COMPILE_DISABLE="1", **armed)
+            _second(args, f"{scratch}/run", again)
+            _say(args, _join(to, f"{scratch}/run", found))
     return status if status >= 0 else 128 - status
 
 
 def _second(args: argparse.Namespace, to: str, environment: Mapping[str, str]) -> None:
     """The same program, every step recorded; what it prints is no output of this one."""
-    command = _command(argparse.Namespace(**{**vars(args), "every": 1, "quiet": True, "raises": False, "overwrite": False}), to)
+    command = _command(
+        argparse.Namespace(**{**vars(args), "every": 1, "quiet": True, "raises": False, "overwrite": False, "incidents": "off"}), to
+    )
     where = sys.stderr.fileno() if sys.stderr is not None else subprocess.DEVNULL
     subprocess.call(command, env=environment, stdin=subprocess.DEVNULL, stdout=where)  # noqa: S603  # as above
 
 
 def _command(args: argparse.Namespace, to: str) -> list[str]:
-    options = ["--to", to, "--every", str(args.every)]
+    options = ["--to", to, "--budget", str(args.budget), "--incidents", args.incidents]
+    options += ["--every", str(args.every)] if args.every is not None else []
     options += [part for chosen in args.select or () for part in ("--select", chosen)]
     options += ["--grad-norm-threshold", str(args.grad_norm_threshold)] if args.grad_norm_threshold is not None else []
     flags = {"--raise": args.raises, "--overwrite": args.overwrite, "--quiet": args.quiet, "-m": args.module}
@@ -73,7 +78,7 @@ def _command(args: argparse.Namespace, to: str) -> list[str]:
 
 
 def _environment(again: Again, **more: str) -> dict[str, str]:
-    return {**os.environ, **more, AGAIN: json.dumps({"chance": again.chance, "steps": again.steps, "found": again.found})}
+    return {**os.environ, **more, AGAIN: json.dumps(asdict(again))}
 
 
 def _diagnosed(to: str) -> tuple[Run, list[Finding]] | None:
@@ -96,9 +101,9 @@ def _steps_to_look_at(to: str) -> tuple[int, int] | None:
     return before + 1, step + 1
 
 
-def _join(to: str, second: str, again: Again) -> str:
+def _join(to: str, second: str, found: Path) -> str:
     """Write what the second run has shown into the first one; what to say."""
-    found, seen = Path(again.found), _diagnosed(to)
+    seen = _diagnosed(to)
     events = [json.loads(line) for line in found.read_text().splitlines()] if found.is_file() else []
     if not events or seen is None:
         return "the second run did not show where it began"
@@ -106,7 +111,7 @@ def _join(to: str, second: str, again: Again) -> str:
     differences = _differences(seen[0], second, finding.first_step)
     notes = [f"found by a second run of the script, at step {event['step']}", *differences]
     journal = Journal(Path(to) / "events.jsonl")
-    journal.append({**event, "step": finding.first_step, "second_run": True, "exact": not differences, "notes": notes})
+    journal.append({**event, "event": "origin", "step": finding.first_step, "second_run": True, "exact": not differences, "notes": notes})
     journal.close()
     named = _diagnosed(to)
     return named[1][0].headline if named is not None and named[1] else "the second run did not show where it began"

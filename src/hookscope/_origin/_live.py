@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mod
 from ._facts import badness
 from ._tracer import Trace, Tracer
 from ._verdict import Verdict
-from ._walk import origin
+from ._walk import origin, writer_of
 
 
 class LiveTrace:
@@ -50,10 +50,11 @@ class LiveTrace:
             self._tracer._names.update(self._names())
 
     def origin(self, bad: Sequence[torch.Tensor]) -> Verdict | None:
-        """Where the first of these tensors that is bad became so, or else anything did."""
+        """Where the first of these tensors that is bad became so, or else anything did; or what has written there what is bad."""
         if self._tracer is None:
             return None
-        found = origin(self._tracer.trace, [t for t in bad if badness(t)])
+        bad = [tensor for tensor in bad if badness(tensor)]
+        found = origin(self._tracer.trace, bad) or writer_of(self._tracer.trace, bad)
         return None if found is None else replace(found, outside=found.module is None)
 
     def forget(self) -> None:

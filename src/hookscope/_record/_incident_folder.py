@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -35,10 +36,10 @@ class Part:
 def write_incident(folder: Path, incident: Incident, frames: Sequence[Frame], parts: Sequence[Part] = ()) -> Incident | None:
     """Write the incident with the last frames and its parts into `folder`, named after its step; None where there are `MOST` already."""
     folder.mkdir(parents=True, exist_ok=True)
-    remove_unfinished(folder)
+    remove_unfinished(folder, incident.rank)
     if len(incident_paths(folder)) >= MOST:
         return None
-    making = folder / f".{incident.step}.{os.getpid()}.tmp"
+    making = folder / f".{incident.step}.{incident.rank}.{os.getpid()}.tmp"
     making.mkdir()
     try:
         (making / FRAMES).write_bytes(_stream(frames))
@@ -59,15 +60,15 @@ def amend_incident(incident: Incident, frames: Sequence[Frame]) -> None:
     replace_file(incident.path / FACTS, _json(incident).encode())
 
 
-def remove_unfinished(folder: Path) -> None:
-    """Delete what a process that was killed within a write has left behind."""
-    for path in folder.glob(".*.tmp"):
+def remove_unfinished(folder: Path, rank: int) -> None:
+    """Delete what a process of this rank that was killed within a write has left behind; other ranks may be writing now."""
+    for path in folder.glob(f".*.{rank}.*.tmp"):
         shutil.rmtree(path, ignore_errors=True)
 
 
 def _with(incident: Incident, part: Part, making: Path, folder: Path) -> Incident:
     """With this part in it, or with the reason why not."""
-    room = MOST_BYTES - sum(p.stat().st_size for p in folder.rglob("*") if p.is_file())
+    room = MOST_BYTES - _size(folder)
     why = f"it has about {part.size >> 20} MiB, and all incidents of a run at most {MOST_BYTES >> 20} MiB" if part.size > room else ""
     if not why:
         try:
@@ -78,6 +79,14 @@ def _with(incident: Incident, part: Part, making: Path, folder: Path) -> Inciden
     return (
         replace(incident, missing={**incident.missing, part.name: why}) if why else replace(incident, stored=(*incident.stored, part.name))
     )
+
+
+def _size(folder: Path) -> int:
+    total = 0
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError):  # another rank has just given its folder a name
+            total += path.stat().st_size if path.is_file() else 0
+    return total
 
 
 def _free(folder: Path, incident: Incident) -> Path:

@@ -19,13 +19,19 @@ class Armed:
     """From step `step` on every operation of the program is looked at while it runs, not run again afterwards.
 
     Verdicts are appended to the file `to`, a JSON object a line (none: they stand in the run alone). With `stop`, the program ends with
-    status 0 as soon as there is a verdict or the step is over. A watch in an armed program records in memory: its own directory holds
-    the first run.
+    status 0 as soon as there is a verdict or the step, or step `last` if given, is over. A watch in an armed program records in memory:
+    its own directory holds the first run.
     """
 
     step: int
     to: str | None = None
     stop: bool = False
+    last: int | None = None
+
+    @property
+    def until(self) -> int:
+        """The last step that is looked at before it stops."""
+        return self.step if self.last is None else self.last
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Armed | None:

@@ -240,7 +240,10 @@ class Locator:
         forward, backward = Leap("forward", most), Leap("backward", most)
         self.busy = True
         try:
-            if any(site.kind == "input" and site.full_path in entries for site in leapt):
+            given, made = ({s.full_path for s in leapt if s.kind == kind} & entries for kind in ("input", "output"))
+            if given and made - given and (verdicts := self._in_model(micro, sites, {}, forward)):
+                return verdicts  # it was another model's output
+            if given:
                 found = play(self.region, self._inputs, backward=False, leap=forward)
             elif "output" in kinds:
                 return self._in_model(micro, sites, {}, forward)
@@ -283,14 +286,12 @@ def _recorded_output(micro: MicroRows, sites: Sequence[Site], path: str | None, 
     rows = [
         (sites[number].id, tuple(stats))
         for number, of_call, stats in zip(micro.site, micro.call, micro.stats.tolist(), strict=True)
-        if of_call == call and sites[number].kind == "output" and not sites[number].label and path in _names_of(sites[number])
+        if of_call == call
+        and sites[number].kind == "output"
+        and not sites[number].label
+        and path in (sites[number].full_path, sites[number].path or ROOT)
     ]
     return [stats for _, stats in sorted(rows)]
-
-
-def _names_of(site: Site) -> tuple[str, str]:
-    """With its model's name, as it is called where there are several, and without."""
-    return site.full_path, site.path or ROOT
 
 
 def _keep(gradients: dict[int, torch.Tensor], i: int, grad: torch.Tensor | None) -> None:

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import time
-import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
 import torch
-from torch import nn
 
 from .._core._errors import FindingError, FindingWarning
 from .._core._finding import Finding
 from .._core._frame import Frame
 from .._core._site import Site
-from .._origin._live import LiveTrace
-from .._origin._verdict import Verdict
 from .._record import Sink
 from .._taps._events import Backward, subscribe
 from .._taps._tree import on_registration
 from ._activations import Activations
-from ._armed import Armed, Stopped
+from ._armed import Armed
 from ._blindness import Blindness
 from ._compiled import Compiled
 from ._guard import Guard
@@ -33,11 +29,13 @@ from ._nonfinite import Nonfinite
 from ._notice import warn
 from ._online import Online
 from ._open_sessions import close_at_exit
+from ._origins import Origins
 from ._pace import Pace
 from ._parameters import Parameters
 from ._placing import Placing
 from ._reports import Reports
 from ._safety import Safety
+from ._second_run import SecondRun
 from ._settings import Settings
 from ._signals import until_told
 from ._steps import Steps
@@ -71,16 +69,16 @@ class Session:
         path, rank = getattr(sink, "path", None), getattr(getattr(sink, "meta", None), "rank", 0)
         around = Surroundings(None if path is None else path / "incidents", rank, self.models.alive, self.safety.event)
         self.incidents = Incidents(settings, around, self.locator, self.online.origins)
-        self.armed = Armed.from_environment()
-        self._named = False  # whether an armed run has shown an origin
+        self.upkeep = Upkeep(self.parameters, self._plain)
+        self.origins = Origins(self.locator, self.upkeep, lambda: self.table.sites, self._note)
         reports = Reports(
             frame=self._closed_frame,
             late=self._late_rows,
             suspect=self._suspect,
             skipped=lambda by: self.safety.event("skipped", by=by),
             micro=self._micro,
-            locate=lambda micro, bad: self.safety.run("origin", self._locate, micro, bad),
-            adopted=self._name_origins,
+            locate=lambda micro, bad: self.safety.run("origin", self.origins.locate, micro, bad),
+            adopted=self.origins.name,
         )
         self.pace = Pace(settings.every, settings.budget, lambda: self.safety.spent + self.activations.spent)
         self.activations.seat, self.activations.affords = self.placing.seat, lambda: self.pace.affords
@@ -89,13 +87,15 @@ class Session:
         self.micro_listener: Callable[[MicroRows, Sequence[Site]], None] | None = None
         self.closed = False
         self.guard = Guard(Nonfinite(settings.on_nonfinite), self.steps, self.models, self.online, self.safety)
-        self.upkeep = Upkeep(self.parameters, self._plain)
-        self._optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._news: list[Finding] = []
-        self._verdicts: list[Verdict] = []
+        self._urgent = False  # an error has been found, and is not on disk yet
         self._started = time.perf_counter()
         self._undo: list[Callable[[], None]] = []
         self._gate()
+        if (armed := Armed.from_environment()) is not None:
+            self.origins.told = lambda verdict: armed.write(self.steps.clock.step, verdict)
+        self.second = SecondRun(armed, self)
+        self.second.look()
         close_at_exit(self)
 
     def __del__(self) -> None:
@@ -110,7 +110,7 @@ class Session:
             if self.incidents.on:
                 self._undo.append(until_told(self))
         self.safety.run("origin", lambda: self.compiled.look(again=True))
-        self._look_live()
+        self.second.look()
 
     # -- events, as told by `subscribe` ---------------------------------------------------------------------------------------------
 
@@ -130,13 +130,14 @@ class Session:
             return
         self.safety.run("steps", self.steps.backward_ends)
         self.deliver(quietly=failed)
-        self._look_live()
+        self.second.look()
 
     def attempt_begins(self, optimizer: torch.optim.Optimizer, has_closure: bool) -> None:
         """Parameters are still what the forward used."""
         if self.owner.here:
             self.safety.run("origin", self.locator.stepping)
-        self._attempt(self.steps.attempt_begins, optimizer, self._begun, has_closure=has_closure)
+        self._attempt(self.steps.attempt_begins, optimizer, self.origins.begun, has_closure=has_closure)
+        self.second.weigh(optimizer)
         if self.hears_closures:
             self.guard.begins(optimizer, has_closure=has_closure)
 
@@ -154,30 +155,19 @@ class Session:
         """The optimizer has done what it does."""
         if has_closure and self.hears_closures:
             self.guard.undo(optimizer)
+        self.second.weigh(optimizer)
         self._attempt(self.steps.attempt_ends, optimizer, self.upkeep.ends, has_closure=has_closure)
         if self.owner.here:
             self.guard.ends()
             self.safety.run("origin", self.locator.stepped)
             self.locator.holding.let_go()
-        self._look_live()
+        self.second.look()
 
     def attempt_skipped(self, optimizer: torch.optim.Optimizer) -> None:
         """A GradScaler did not let the optimizer step."""
         self._attempt(self.steps.attempt_skipped, optimizer, lambda *_: None)
         self.locator.holding.let_go()
-        self._look_live()
-
-    def _look_live(self) -> None:
-        """In an armed program: look at every operation from the step asked for on, and stop where that was asked for, too."""
-        if self.armed is None or self.closed or not self.owner.here:
-            return
-        step = self.steps.clock.under_way
-        if self.armed.stop and (self._named or step > self.armed.step):
-            self.close("finished")
-            raise Stopped(0)
-        if step >= self.armed.step and self.locator.live is None:
-            self.locator.live = LiveTrace(self.locator.names)
-            self.locator.live.begin()
+        self.second.look()
 
     def _attempt(self, tell: Callable[..., None], optimizer: torch.optim.Optimizer, then: Callable[..., None], **facts: bool) -> None:
         def told() -> None:
@@ -190,15 +180,6 @@ class Session:
         self.safety.run("steps", told)
         self.deliver()
 
-    def _begun(self, optimizer: torch.optim.Optimizer, mine: list[nn.Parameter]) -> None:
-        self._optimizers.add(optimizer)
-        self._note(list(self.upkeep.begins(optimizer, mine)))
-
-    def _explain(self, frame: Frame) -> None:
-        """Why gradients that are finite have left weights that are not."""
-        if frame.stats[:, 1:3].any():
-            self._note(list(self.upkeep.look(frame, self.table.sites, list(self._optimizers))))
-
     # -- reports of the steps -------------------------------------------------------------------------------------------------------
 
     def _gate(self) -> None:
@@ -210,45 +191,33 @@ class Session:
         self.safety.switch_off(part, error)
         self._gate()
 
-    def _locate(self, micro: MicroRows, bad_gradients: bool) -> None:
-        self._verdicts += self.locator.backward_ends(micro, self.table.sites, bad_parameters=bad_gradients)
-
-    def _name_origins(self) -> None:
-        """The backward in which something went bad belongs to the step that is open now."""
-        for verdict in self._verdicts:
-            self.online.origins.append({"event": "origin", "step": self.steps.clock.step, **verdict.as_event()})
-            self.safety.event("origin", **verdict.as_event())
-            if self.armed is not None:
-                self.armed.write(self.steps.clock.step, verdict)
-                self._named = True
-        self._verdicts.clear()
-        self._note(self.locator.noted)
-
-    def _note(self, events: list[dict[str, Any]]) -> None:
-        """Events that rules are to know at once, of the step that is open now."""
-        for event in events:
-            self.online.origins.append({"step": self.steps.clock.step, **event})
-            self.safety.event(**event)
-        events.clear()
+    def _note(self, event: dict[str, Any]) -> None:
+        """An event that rules are to know at once, of the step that is open now."""
+        self.online.origins.append({"step": self.steps.clock.step, **event})
+        self.safety.event(**event)
 
     def _micro(self, micro: MicroRows) -> None:
         if self.micro_listener is not None:
             self.micro_listener(micro, self.table.sites)
 
     def _suspect(self, frame: Frame) -> None:
-        self.safety.run("origin", self._explain, frame)
+        self.safety.run("origin", self.origins.explain, frame)
         self.safety.run("rules", lambda: self._found(self.online.suspect(frame, self.table.sites), frame.step, frame))
 
     def _closed_frame(self, frame: Frame) -> None:
         self.incidents.keep(frame)
         self.safety.run("recording", self._write, frame)
-        self.safety.run("origin", self._explain, frame)
+        self.safety.run("origin", self.origins.explain, frame)
         self.safety.run("rules", lambda: self._found(self.online.see(frame, self.table.sites), frame.step))
+        if self._urgent:  # a program that has gone wrong may be killed next
+            self._urgent = False
+            self.flush()
 
     def _found(self, news: Sequence[Finding], step: int, open_frame: Frame | None = None) -> None:
         for finding in news:
             self.safety.event("finding", rule=finding.rule, severity=finding.severity, message=finding.message, first=finding.first_step)
         self._news += news
+        self._urgent = self._urgent or any(finding.severity == "error" for finding in news)
         self.safety.run("incidents", self.incidents.found, news, step, open_frame)
 
     def _late_rows(self, frame: Frame) -> None:

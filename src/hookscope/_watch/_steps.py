@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -105,13 +106,13 @@ class Steps:
         self.parameters.gave(self._given.parameters, scale)
         if self._scale is not None:
             self._pending_values[self._scalars.site("loss_scale", self._scale)] = scale
-        if not self._attempt and self._backwards + 1 >= self._usual_backwards:
-            self.parameters.read_early(*self._given.now)
+        if not self.recorded or (not self._attempt and self._backwards + 1 >= self._usual_backwards):
+            self.parameters.read_early(*self._given.now)  # where modules are not looked at, after each backward
         else:
             self.parameters.forget_early()
-        if self.sentinel.alarmed(micro, self.table.are("loss"), self.parameters.early, scale):
+        if alarmed := self.sentinel.alarmed(micro, self.table.are("loss"), self.parameters.early, scale):
             self.pace.alarm(self.clock.step)
-        self.reports.locate(micro, self.parameters.bad_early())
+        self.reports.locate(replace(micro, full=micro.full or alarmed), self.parameters.bad_early())
         if self._stepped_in_backward:  # optimizers stepped within this backward: it belongs to the step they made
             self._stepped_in_backward = False
             self._pending = [micro]

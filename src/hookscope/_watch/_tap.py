@@ -49,7 +49,7 @@ class Tap:
 
 @dataclass(frozen=True, slots=True)
 class MicroRows:
-    """The folded rows of one micro-batch; not `full` where only the loss and what the model returned was read."""
+    """The folded rows of one micro-batch; not `full` where only the loss and what the model returned was read, and is as usual."""
 
     site: NDArray[np.int32]
     call: NDArray[np.int32]
