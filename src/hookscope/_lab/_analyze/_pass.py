@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -17,6 +17,7 @@ from ..._taps._inventory import NamedModule, bases, modules
 from ..._taps._leaves import leaves
 from ..._taps._modes import unseen
 from .._unchanged import evaluating, unchanged
+from .._unit_axis import CHANNELS_FIRST, CHANNELS_LAST
 from ._activation import bounds, keeps_units, kind
 from ._attending import Attending
 from ._axes import Axes, Stated
@@ -81,6 +82,7 @@ class Pass:
 
     def _place_hooks(self, named: NamedModule, undo: ExitStack) -> None:
         path, module = named.path, named.module
+        heard = Heard(module, acts=kind(module) != "other", knows_axis=isinstance(module, CHANNELS_FIRST + CHANNELS_LAST))
         passes_on = keeps_units(module)
 
         def before(_module: nn.Module, args: tuple[Any, ...]) -> None:
@@ -94,9 +96,11 @@ class Pass:
             index = self._calls.get(path, 0)
             self._calls[path] = self.called[path] = index + 1
             with unseen(), torch._C.DisableTorchFunction():
-                self._axes.passed(module, output)
-                for leaf, tensor in leaves(output):
-                    self._take(*self._place_of(path, leaf, min(index, MOST_CALLS - 1)), module, tensor)
+                found = leaves(output)
+                if heard.knows_axis:
+                    self._axes.passed(module, found)
+                for leaf, tensor in found:
+                    self._take(*self._place_of(path, leaf, min(index, MOST_CALLS - 1)), heard, tensor)
                 if self.options.attention:
                     self.attending.returned(path, module, args, kwargs, output)
             self._taken.pop(path, None)
@@ -134,7 +138,7 @@ class Pass:
             self._places[path, leaf, index] = known
         return known
 
-    def _take(self, place: Place, wanted: bool, module: nn.Module, tensor: torch.Tensor) -> None:
+    def _take(self, place: Place, wanted: bool, heard: Heard, tensor: torch.Tensor) -> None:
         source = self._taken.get(place.path)
         behind = source in self._followed
         if not (wanted or behind) or not tensor.dim():
@@ -148,8 +152,8 @@ class Pass:
             self.wanted[place] = None
         if source is not None and behind:
             self.next[source] = place
-        axis = self._axes.of(self._site(place.path, place.leaf)[0], module, values)
-        self._read(Returned(place, module, tensor, axis), values, needed=wanted or kind(module) != "other")
+        axis = self._axes.of(self._site(place.path, place.leaf)[0], heard.module, values)
+        self._read(Returned(place, heard.module, tensor, axis), values, needed=wanted or heard.acts)
 
     def _read(self, returned: Returned, values: torch.Tensor, *, needed: bool) -> None:
         place, tensor, axis = returned.place, returned.tensor, returned.axis
@@ -166,20 +170,28 @@ class Pass:
         values, axis = kept(values, returned.axis, self._mask)
         if name in self.blind or not values.numel():
             return
-        units = values.shape[axis]
-        if place not in self.meters:
-            self.meters[place] = Meter(units, values.device, Reading(bounds(returned.module), self.options.spectrum))
-        known = self.meters[place].units.units
+        units, meter = values.shape[axis], self.meters.get(place)
+        if meter is None:
+            meter = self.meters[place] = Meter(units, values.device, Reading(bounds(returned.module), self.options.spectrum))
+        known = meter.units.units
         if place in self.alias:
             self.blind[name] = "it returned another layer's tensor in some batches and one of its own in others"
         elif known != units:
             self.blind[name] = f"its number of units changes, {known} and then {units}: name their dimension with dim="
         else:
-            self.meters[place].add(values, axis)
+            meter.add(values, axis)
 
 
 @dataclass(frozen=True, slots=True)
-class Returned:
+class Heard:
+    """A module, and what is asked of it at each call: whether it is an activation, and whether it says itself where its units are."""
+
+    module: nn.Module
+    acts: bool
+    knows_axis: bool
+
+
+class Returned(NamedTuple):
     """A tensor that a module has returned, where, and along which dimension its units are."""
 
     place: Place
