@@ -45,9 +45,9 @@ def test_a_batch_is_a_tuple_or_dict_and_the_model_gets_what_it_takes(loader: Any
 def test_inputs_picks_what_the_model_gets() -> None:
     data = [{"image": torch.ones(5, 3), "label": 0}]
     model = nn.Sequential(nn.Linear(3, 4))
-    assert hs.analyze(model, data, inputs=lambda b: b["image"])["0"].positions == 5
-    assert hs.analyze(Two(), data, inputs=lambda b: (b["image"], b["image"]))["fc"].positions == 5
-    assert hs.analyze(Two(), data, inputs=lambda b: {"x": b["image"], "y": b["image"]})["fc"].positions == 5
+    assert hs.analyze(model, data, forward=lambda model, b: model(b["image"]))["0"].positions == 5
+    assert hs.analyze(Two(), data, forward=lambda model, b: model(b["image"], b["image"]))["fc"].positions == 5
+    assert hs.analyze(Two(), data, forward=lambda model, b: model(x=b["image"], y=b["image"]))["fc"].positions == 5
     with pytest.raises(hs.UsageError, match=r"forward takes none of the batch's keys \['image', 'label'\]"):
         hs.analyze(Two(), data)
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -16,12 +15,14 @@ from ..._taps._hook import Hook
 from ..._taps._inventory import NamedModule, bases, modules
 from ..._taps._leaves import leaves
 from ..._taps._modes import unseen
+from .._batch import Feed, Forward, batches, is_alone, some
+from .._inner import running_eagerly
 from .._unchanged import evaluating, unchanged
 from .._unit_axis import CHANNELS_FIRST, CHANNELS_LAST
 from ._activation import bounds, keeps_units, kind
 from ._attending import Attending
 from ._axes import Axes, Stated
-from ._inputs import MaskOf, batches, call, mask_of
+from ._mask import MaskOf, mask_of
 from ._meter import Meter, Reading
 from ._positions import kept
 from ._readable import readable
@@ -63,8 +64,9 @@ class Pass:
         self._taken: dict[str, Place | None] = {}
         self._mask: torch.Tensor | None = None
 
-    def run(self, loader: Any, inputs: Callable[[Any], Any] | None, *, as_is: bool) -> None:
+    def run(self, loader: Any, forward: Forward | None, *, as_is: bool) -> None:
         """Go over the data once."""
+        feed, alone = Feed(self.model, forward), is_alone(loader)
         with ExitStack() as undo:
             undo.enter_context(unchanged(self.model))
             if not as_is:
@@ -73,11 +75,11 @@ class Pass:
                 self._place_hooks(named, undo)
             undo.enter_context(torch.inference_mode(mode=False))  # its tensors do not say when they are written to
             undo.enter_context(torch.no_grad())
-            undo.enter_context(eagerly(self.model))
-            for batch in batches(loader):
+            undo.enter_context(running_eagerly())
+            for batch in some(batches(loader)):
                 self._begin(batch)
                 with self.attending.watching() if self.options.attention else nullcontext():
-                    call(self.model, batch, inputs)
+                    feed.run(batch, alone=alone)
                 self.batches += 1
 
     def _place_hooks(self, named: NamedModule, undo: ExitStack) -> None:
@@ -198,9 +200,3 @@ class Returned(NamedTuple):
     module: nn.Module
     tensor: torch.Tensor
     axis: int
-
-
-def eagerly(model: nn.Module) -> AbstractContextManager[Any]:
-    """Compiled code does not run hooks that were placed after it was compiled: while this lasts, it runs as it was written."""
-    compiled = any(m._compiled_call_impl is not None or hasattr(m, "_orig_mod") for m in model.modules())
-    return torch.compiler.set_stance("force_eager") if compiled else nullcontext()
