@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -14,6 +14,7 @@ from .._core._names import near
 from .._taps._hook import Hook
 from .._taps._inventory import modules
 from .._taps._leaves import leaves
+from ._batch import Feed
 from ._unchanged import unchanged
 from ._unit_axis import axis_of
 
@@ -30,7 +31,7 @@ def diagnose_dead_neurons(
     convolutions, batch norms and pooling, and an entry of the last dimension behind linear layers, layer norms, embeddings and
     recurrent layers; an activation goes by the layer before it.
 
-    `sample_input` is one argument, a tuple of arguments, or a dict of keyword arguments; the more samples, the surer. `layer_names` are
+    `sample_input` is a batch, as `extract` takes it; the more samples, the surer. `layer_names` are
     paths as in `named_modules()`; None means every layer without children that has parameters or is an activation. The forward runs in the
     mode the model is in, without gradients; buffers and the random state are put back, and hooks are taken off whatever happens.
     One batch shows what is dead on it: a unit that rests here may fire elsewhere.
@@ -58,7 +59,7 @@ def diagnose_dead_neurons(
                 undo.callback(named.module.register_forward_hook(Hook(units.listener(named.path))).remove)
         undo.enter_context(unchanged(model))
         undo.enter_context(torch.no_grad())
-        _call(model, sample_input)
+        Feed(model).run(sample_input)
     return {path: _dead(total / count, dead_threshold) for path, (total, count) in units.seen.items()}
 
 
@@ -110,12 +111,3 @@ def _wanted(model: nn.Module, layer_names: Sequence[str] | None) -> frozenset[st
             hint = " or ".join(map(repr, near(name, known))) or "a path of named_modules()"
             raise SelectionError(f"no layer is called {name!r}: did you mean {hint}?")
     return frozenset([layer_names] if isinstance(layer_names, str) else layer_names)
-
-
-def _call(model: nn.Module, sample_input: Any) -> None:
-    if isinstance(sample_input, Mapping):
-        model(**sample_input)
-    elif isinstance(sample_input, tuple):
-        model(*sample_input)
-    else:
-        model(sample_input)

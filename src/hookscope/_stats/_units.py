@@ -1,11 +1,13 @@
 """Adds up what `UnitStats` holds, tensor by tensor, in memory that does not grow.
 
-Powers are summed of the differences from a shift, which is the mean of all that was seen whenever that has doubled: then no digits are
-lost, and a batch costs one pass. On the CPU float32 is read by the kernel in `_units_native.c`, everything else by torch operations.
+Powers are summed of the differences from a shift, a mean of a few values to begin with, moved to the mean of all that was seen where
+that has come to lie far from it: then no digits are lost, and a batch costs one pass. On the CPU float32 is read by the kernel in
+`_units_native.c`, everything else by torch operations.
 """
 
 from __future__ import annotations
 
+import math
 from types import ModuleType
 from typing import Any, cast
 
@@ -19,6 +21,7 @@ TINY = (2.0**-126, 2.0**-14, 2.0**-6)
 OVER = (448.0, 57344.0, 65504.0, float(torch.finfo(torch.bfloat16).max))
 _NARROW = (torch.float32, torch.float16, torch.bfloat16)
 FEW = 64
+FAR = 0.25  # standard deviations between shift and mean: the fourth power then loses no digit that counts
 CHUNK = 1 << 20  # elements whose float64 copies the torch path holds at a time
 
 
@@ -88,18 +91,16 @@ class Units:
 
     def _begin(self, block: torch.Tensor) -> None:
         """Any shift near the values will do to begin with: the mean of a few of each unit."""
-        some = block[: max(1, FEW // block.shape[2]), :, :FEW]
-        self._shift.copy_(torch.where(some.isfinite(), some, 0).mean((0, 2), dtype=torch.float64).nan_to_num(0.0, 0.0, 0.0))
+        some = block[: max(1, FEW // block.shape[2]), :, :FEW].double()
+        if not math.isfinite(float(some.sum())):
+            some = torch.where(some.isfinite(), some, 0)
+        self._shift.copy_(some.mean((0, 2)).nan_to_num_(0.0, 0.0, 0.0))
 
     def _add_natively(self, x: torch.Tensor, axis: int) -> float:
         assert UNIT_KERNEL is not None
-        if x.is_contiguous():
-            inner = x.shape[axis + 1 :].numel()
-        elif x.movedim(axis, -1).is_contiguous():  # channels last
-            inner = 1
-        else:
-            x = x.contiguous()
-            inner = x.shape[axis + 1 :].numel()
+        if not x.is_contiguous():
+            x, axis = in_memory_order(x, axis)
+        inner = x.shape[axis + 1 :].numel()
         outer = x.numel() // (self.units * inner)
         return cast("float", UNIT_KERNEL.add(x.data_ptr(), outer, self.units, inner, *self._pointers))
 
@@ -126,11 +127,13 @@ class Units:
         return float(size.max())
 
     def _recentre(self) -> None:
-        """Move the shift to the mean: the sums become those of the central moments."""
+        """Move the shift to the mean where it is far from it: the sums become those of the central moments."""
         rows: Any = self._rows
         shift: Any = self._shift
         if self.device.type == "cpu":  # numpy, over the same memory, has less to do around each of the many small operations
             rows, shift = rows.numpy(), shift.numpy()
+        if not (rows[S1] * rows[S1] > FAR * FAR * rows[N] * rows[S2]).any():
+            return
         mean, m2, m3, m4 = _central(rows, shift)
         if abs(m4.sum() - m4.sum()) == 0:  # beyond that, float64 itself has overflowed
             shift[:] = mean
@@ -148,6 +151,15 @@ def laid_out(values: torch.Tensor, axis: int) -> torch.Tensor:
     values = values.contiguous()
     outer = values.shape[:axis].numel()
     return values.reshape(outer, values.shape[axis], -1)
+
+
+def in_memory_order(values: torch.Tensor, axis: int) -> tuple[torch.Tensor, int]:
+    """The dimensions in the order in which they lie in memory (channels last, batch and time swapped), and where the units are then.
+
+    What is summed over may come in any order; only what has gaps is copied.
+    """
+    order = sorted(range(values.dim()), key=values.stride, reverse=True)
+    return values.permute(order).contiguous(), order.index(axis)
 
 
 def _central(rows: Any, shift: Any) -> tuple[Any, Any, Any, Any]:

@@ -43,7 +43,7 @@ def test_multihead_attention_is_seen_by_head(batch_first: bool, need_weights: bo
         padding = torch.zeros(2, 5).bool()
         padding[1, 3:] = True
         kwargs |= {"attn_mask": torch.ones(5, 5).triu(1).bool(), "key_padding_mask": padding}
-    analysis = hs.analyze(model, [0], inputs=lambda _: {"query": x * 2, "key": x * 2, "value": x, **kwargs})
+    analysis = hs.analyze(model, [0], forward=lambda model, _: model(query=x * 2, key=x * 2, value=x, **kwargs))
     weights = model(x * 2, x * 2, x, **{**kwargs, "need_weights": True, "average_attn_weights": False})[1]
     found = analysis.attention[""]
     np.testing.assert_allclose(found.entropy, entropies(weights), rtol=1e-5)

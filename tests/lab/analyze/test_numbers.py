@@ -127,11 +127,12 @@ def test_massive_activations_are_a_hundred_and_a_thousand_medians() -> None:
     assert seen(x * 0.1).massive.count.sum() == 0
 
 
+@pytest.mark.slow
 def test_a_sketch_estimates_the_participation_ratio_of_a_wide_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     """2,500 units of which 40 directions are in use, all alike: 40 within a tenth. A sketch has the memory of 512 units."""
     generator = torch.Generator().manual_seed(1)
     basis = torch.linalg.qr(torch.randn(2500, 40, generator=generator))[0]
-    x = torch.randn(4000, 40, generator=generator) @ basis.T
+    x = torch.randn(1500, 40, generator=generator) @ basis.T
     layer = seen(x)
     assert layer.moment is not None
     assert layer.moment.sketched

@@ -85,7 +85,7 @@ def test_padding_is_not_counted(batch_first: bool) -> None:
     ids, lengths = torch.randint(9, (4, 7)), [7, 3, 5, 1]
     mask = (torch.arange(7) < torch.tensor(lengths)[:, None]).long()
     analysis = hs.analyze(model, {"input_ids": ids, "attention_mask": mask})
-    singly = hs.analyze(model, [ids[i : i + 1, :n] for i, n in enumerate(lengths)], inputs=lambda x: x)
+    singly = hs.analyze(model, [ids[i : i + 1, :n] for i, n in enumerate(lengths)], forward=lambda model, x: model(x))
     names = {"token", "norm", "conv", "mix[0]", *(["tag"] if batch_first else [])}  # time first, the flattened rows do not follow the mask
     for name in names:
         assert analysis[name].positions == 16, name
@@ -119,7 +119,7 @@ def test_recurrent_layers_give_a_row_for_each_tensor_and_packed_ones_have_no_pad
     }
     assert [layer.name for layer in hs.analyze(lstm, torch.randn(2, 5, 3), "(root):output[1][1]")] == ["(root)[1][1]"]
     packed: PackedSequence = pack_padded_sequence(torch.randn(2, 5, 3), [5, 2], batch_first=True)
-    assert hs.analyze(lstm, [packed], inputs=lambda p: (p,))["(root)"].positions == 7
+    assert hs.analyze(lstm, [packed], forward=lambda model, p: model(p))["(root)"].positions == 7
 
 
 class Reused(nn.Module):

@@ -42,13 +42,13 @@ def test_a_batch_is_a_tuple_or_dict_and_the_model_gets_what_it_takes(loader: Any
     assert hs.analyze(Two(), loader, "fc")["fc"].positions == 5
 
 
-def test_inputs_picks_what_the_model_gets() -> None:
+def test_forward_says_what_the_model_gets() -> None:
     data = [{"image": torch.ones(5, 3), "label": 0}]
     model = nn.Sequential(nn.Linear(3, 4))
-    assert hs.analyze(model, data, inputs=lambda b: b["image"])["0"].positions == 5
-    assert hs.analyze(Two(), data, inputs=lambda b: (b["image"], b["image"]))["fc"].positions == 5
-    assert hs.analyze(Two(), data, inputs=lambda b: {"x": b["image"], "y": b["image"]})["fc"].positions == 5
-    with pytest.raises(hs.UsageError, match=r"forward takes none of the batch's keys \['image', 'label'\]"):
+    assert hs.analyze(model, data, forward=lambda model, b: model(b["image"]))["0"].positions == 5
+    assert hs.analyze(Two(), data, forward=lambda model, b: model(b["image"], b["image"]))["fc"].positions == 5
+    assert hs.analyze(Two(), data, forward=lambda model, b: model(x=b["image"], y=b["image"]))["fc"].positions == 5
+    with pytest.raises(hs.UsageError, match=r"Two.forward takes none of the batch's keys, 'image', 'label': say"):
         hs.analyze(Two(), data)
 
 
@@ -56,8 +56,8 @@ def test_inputs_picks_what_the_model_gets() -> None:
     ("arguments", "options", "error", "message"),
     [
         (("model", [1]), {}, hs.AttachError, "model is a str"),
-        ((nn.Linear(3, 4), []), {}, hs.UsageError, "the loader gave no batch"),
-        ((nn.Linear(3, 4), 7), {}, hs.UsageError, "loader is a int"),
+        ((nn.Linear(3, 4), []), {}, hs.UsageError, "the loader, a list, gave no batch"),
+        ((nn.Linear(3, 4), 7), {}, hs.UsageError, "a int gives no batches"),
         ((nn.Sequential(nn.Linear(3, 4)), torch.ones(2, 3), "O"), {}, hs.SelectionError, "no site of kind output matches 'O'"),
         ((nn.Linear(3, 4), torch.ones(2, 3), "(root):input"), {}, hs.UsageError, "only outputs are analyzed: leave out ':input'"),
         ((nn.Linear(3, 4), torch.ones(2, 3), "weight:param"), {}, hs.UsageError, "leave out ':param'"),

@@ -211,3 +211,13 @@ def test_a_long_table_shows_what_adds_and_what_is_around_it() -> None:
     assert "more sites, none of which adds anything" in text
     assert "parameter 30.weight differs by 1.0e+00" in text
     assert len(found) == 61
+
+
+def test_a_layer_of_one_unit_is_compared_without_a_warning() -> None:
+    torch.manual_seed(0)
+    a = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 1))
+    b = copy.deepcopy(a)
+    b[1] = nn.GELU()
+    found = hs.diff(a, b, torch.randn(256, 8))
+    assert found.first is not None
+    assert found.first.name == "1"

@@ -34,6 +34,7 @@ def batch() -> torch.Tensor:
     return torch.randn(32, 64, generator=torch.Generator().manual_seed(1))
 
 
+@pytest.mark.slow
 def test_two_processes_agree_with_the_same_random_numbers_and_part_at_a_fault(tmp_path: Path) -> None:
     def run(code: str, eps: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run([sys.executable, "-c", code, str(tmp_path / "ref"), eps], capture_output=True, text=True, check=False)

@@ -204,7 +204,7 @@ def test_a_list_to_patch_from_has_a_value_for_each_call() -> None:
     handle.remove()
     assert seen == [1.0, 2.0, 1.0, 2.0]
     e = hs.edit(model, {"0": hs.patch(values[:1])})
-    with pytest.raises(hs.UsageError, match=r"holds 1 calls of 0:output and not call 1: narrow it by at\(calls=\.\.\.\)"):
+    with pytest.raises(hs.UsageError, match=r"holds the calls 0 of 0:output and not call 1: narrow it by at\(calls=\.\.\.\)"):
         model(torch.zeros(2))
     assert e.closed
 

@@ -122,12 +122,17 @@ def test_a_tuple_or_list_gives_positional_arguments_and_a_dict_keywords(batch: A
     assert torch.equal(hs.extract(Adds(), batch, "(root)")["(root)"], X - (X + 1))
 
 
-def test_a_batch_with_labels_is_answered_with_how_to_say_which_part_is_the_input() -> None:
+def test_labels_behind_what_the_model_takes_are_left_out() -> None:
     model = nn.Linear(4, 2)
-    with pytest.raises(hs.UsageError, match=r"given to Linear.forward as 2 positional arguments, which it does not take .*forward=lambda"):
-        hs.extract(model, (X, torch.zeros(2)), "(root)")
-    feats = hs.extract(model, (X, torch.zeros(2)), "(root)", forward=lambda model, batch: model(batch[0]))
+    feats = hs.extract(model, (X, torch.zeros(2)), "(root)")
     assert torch.equal(feats["(root)"], model(X))
+
+
+def test_a_batch_that_does_not_fit_is_answered_with_how_to_say_which_part_is_the_input() -> None:
+    with pytest.raises(
+        hs.UsageError, match=r"given to Bilinear.forward as 1 positional arguments, which it does not take .*forward=lambda"
+    ):
+        hs.extract(nn.Bilinear(4, 4, 2), (X,), "(root)")
 
 
 def test_an_error_of_the_model_itself_is_left_as_it_is() -> None:

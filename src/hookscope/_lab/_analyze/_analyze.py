@@ -9,8 +9,10 @@ import torch
 from torch import nn
 
 from ..._core._errors import AttachError, UsageError
-from ..._core._select import Selectable, select, select_sites
+from ..._core._select import Selectable, select_sites
+from ..._core._select import select as selected
 from ..._taps._inventory import candidates
+from .._batch import Forward
 from ._activation import kind
 from ._analysis import Analysis
 from ._axes import stated
@@ -22,9 +24,9 @@ from ._trail import Place
 def analyze(  # noqa: PLR0913  # each says one thing about the pass, and all but two have a default that fits
     model: nn.Module,
     loader: Any,
-    selection: Selectable = "**",
+    select: Selectable = "**",
     *,
-    inputs: Callable[[Any], Any] | None = None,
+    forward: Forward | None = None,
     mask: str | Callable[[Any], torch.Tensor | None] | bool | None = None,
     dim: int | Mapping[Any, int] | None = None,
     spectrum: bool = True,
@@ -33,10 +35,9 @@ def analyze(  # noqa: PLR0913  # each says one thing about the pass, and all but
 ) -> Analysis:
     """Dead, dormant and saturated units, rank, outliers, headroom and attention of every layer, in one pass over data.
 
-    `loader` gives batches; a tensor, tuple or dict by itself is one batch. The model gets the keys of a dict that its `forward` names; of a
-    tuple as many entries as it requires, so that labels behind them are left out; `inputs(batch)` picks otherwise and returns one
-    argument, a tuple of them, or a dict of keywords. Nothing is moved to a device. `selection` chooses modules, in the language of
-    `hs.select`; only outputs are read.
+    `loader` gives batches; a tensor, tuple or dict by itself is one batch. The model is given what `extract` gives it of each, without
+    labels; `forward`, a function of the model and a batch, says otherwise: `lambda model, batch: model(batch["image"])`. `select` chooses
+    modules, in the language of `hs.select`; only outputs are read.
 
     A unit is a channel behind convolutions, batch norms and pooling, an entry of the last dimension behind linear layers, embeddings, other
     norms and recurrent layers; other modules go by the layer before them if they return as many dimensions. `dim=` states the dimension,
@@ -68,14 +69,12 @@ def analyze(  # noqa: PLR0913  # each says one thing about the pass, and all but
     if not isinstance(model, nn.Module):
         raise AttachError(f"model is a {type(model).__name__}, not a torch.nn.Module")
     sites = list(candidates(model))
-    chosen = select_sites(sites, selection, kinds=("output",), leaves=False)
+    chosen = select_sites(sites, select, kinds=("output",), leaves=False)
     if other := next((site for site in chosen if site.kind != "output"), None):
         raise UsageError(f"the selection means {other.name!r}, and only outputs are analyzed: leave out ':{other.kind}'")
-    matcher = select(selection).among(sites, kinds=("output",))
+    matcher = selected(select).among(sites, kinds=("output",))
     reading = Pass(model, Options(matcher, stated(dim, sites), mask, spectrum, attention))
-    reading.run(loader, inputs, as_is=train)
-    if not reading.batches:
-        raise UsageError("the loader gave no batch: an iterator that was used up already gives nothing a second time")
+    reading.run(loader, forward, as_is=train)
     for site in chosen:
         holds_only = type(reading.modules[site.path].module).forward is nn.Module.forward  # a list of modules: nobody can call it
         if site.path not in reading.called and not holds_only:

@@ -11,8 +11,7 @@ from torch import nn
 from ..._core._errors import UsageError
 from ..._core._select import select, select_sites
 from ..._core._site import Site
-from ..._taps._leaves import leaves
-from .._unit_axis import CHANNELS_FIRST, CHANNELS_LAST, axis_of
+from .._unit_axis import axis_of
 
 Stated = Callable[[Site], int | None]
 
@@ -28,12 +27,10 @@ class Axes:
         """A new forward begins."""
         self._last, self._dims = -1, 0
 
-    def passed(self, module: nn.Module, output: Any) -> None:
-        """A layer has run; if it knows where its units are, those after it go by that."""
-        if not isinstance(module, CHANNELS_FIRST + CHANNELS_LAST):
-            return
-        found, axis = leaves(output), axis_of(module, output)
-        if axis is not None and found:
+    def passed(self, module: nn.Module, found: list[tuple[str, torch.Tensor]]) -> None:
+        """A layer that knows where its units are has returned these tensors: those after it go by that."""
+        axis = axis_of(module, found[0][1]) if found else None
+        if axis is not None:
             self._last, self._dims = axis, found[0][1].dim()
 
     def of(self, site: Site, module: nn.Module, values: torch.Tensor) -> int:

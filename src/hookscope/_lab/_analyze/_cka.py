@@ -19,15 +19,17 @@ from torch import nn
 
 from ..._core._errors import AttachError, SelectionError, UsageError
 from ..._core._names import near
-from ..._core._select import Matcher, Selectable, select, select_sites
+from ..._core._select import Matcher, Selectable, select_sites
+from ..._core._select import select as selected
 from ..._core._site import Site
 from ..._taps._hook import Hook
 from ..._taps._inventory import bases, candidates, modules
 from ..._taps._leaves import leaves
 from ..._taps._modes import unseen
+from .._batch import Feed, Forward, batches, is_alone, some
+from .._inner import running_eagerly
 from .._unchanged import evaluating, unchanged
-from ._inputs import batches, call, mask_of
-from ._pass import eagerly
+from ._mask import mask_of
 from ._readable import readable
 
 if TYPE_CHECKING:
@@ -86,20 +88,20 @@ class Similarity:
 
 
 def cka(
-    model_a: nn.Module,
+    model: nn.Module,
     loader: Any,
-    selection: Selectable = "**",
+    select: Selectable = "**",
     *,
     other: nn.Module | None = None,
-    inputs: Callable[[Any], Any] | None = None,
+    forward: Forward | None = None,
 ) -> Similarity:
     """Linear CKA between the selected layers of a model, or of it and an `other` one, over the samples of `loader`.
 
     Each batch goes through both models, so a loader that shuffles does no harm; the first dimension of an output has the samples, and all
-    else is features (positions that a dict's `attention_mask` leaves out count as 0). `inputs`, modes, buffers and random states as in
-    `analyze`; `selection` holds for both models. Batches of fewer than 4 samples are skipped; take large ones, 64 and more, since small
-    ones scatter.
-    Of a module that runs several times in a forward, the first call counts. Layers whose first dimension is not the batch are left out.
+    else is features (positions that a dict's `attention_mask` leaves out count as 0). `forward`, what a model is given of a batch, modes,
+    buffers and random states as in `analyze`; `select` holds for both models. Batches of fewer than 4 samples are skipped; take large ones,
+    64 and more, since small ones scatter. Of a module that runs several times in a forward, the first call counts. Layers whose first
+    dimension is not the batch are left out.
 
     Raises `SelectionError` where nothing matches and `UsageError` where no batch has 4 samples or no layer could be read.
 
@@ -110,19 +112,19 @@ def cka(
     >>> bool(0 < hs.cka(model, data, other=other)["(root)", "(root)"] < 1)
     True
     """
-    models = [model_a] if other is None or other is model_a else [model_a, other]
-    for model in models:
-        if not isinstance(model, nn.Module):
-            raise AttachError(f"model is a {type(model).__name__}, not a torch.nn.Module")
-    sides = [Side(model, selection) for model in models]
+    models = [model] if other is None or other is model else [model, other]
+    for one in models:
+        if not isinstance(one, nn.Module):
+            raise AttachError(f"model is a {type(one).__name__}, not a torch.nn.Module")
+    sides, alone = [Side(one, select, forward) for one in models], is_alone(loader)
     totals: dict[tuple[int, str, int, str], list[float]] = {}
     used = skipped = 0
     with ExitStack() as undo:
         for side in sides:
             side.attach(undo)
         undo.enter_context(torch.no_grad())
-        for batch in batches(loader):
-            grams = [side.grams(batch, inputs) for side in sides]
+        for batch in some(batches(loader)):
+            grams = [side.grams(batch, alone=alone) for side in sides]
             n = max((len(g) for side in grams for g in side.values()), default=0)
             if n < LEAST:
                 skipped += 1
@@ -137,11 +139,11 @@ def cka(
 class Side:
     """One model, and the Gram matrices of its layers in the batch under way."""
 
-    def __init__(self, model: nn.Module, selection: Selectable) -> None:
-        self.model = model
+    def __init__(self, model: nn.Module, selection: Selectable, forward: Forward | None) -> None:
+        self.model, self._feed = model, Feed(model, forward)
         sites = list(candidates(model))
         select_sites(sites, selection, kinds=("output",), leaves=False)
-        self._matcher: Matcher = select(selection).among(sites, kinds=("output",))
+        self._matcher: Matcher = selected(selection).among(sites, kinds=("output",))
         self._grams: dict[str, torch.Tensor] = {}
         self._mask: torch.Tensor | None = None
 
@@ -149,14 +151,14 @@ class Side:
         """Place hooks, taken off when `undo` ends."""
         undo.enter_context(unchanged(self.model))
         undo.enter_context(evaluating(self.model))
-        undo.enter_context(eagerly(self.model))
+        undo.enter_context(running_eagerly())
         for named in modules(self.model):
             undo.callback(named.module.register_forward_hook(Hook(self._listener(named.path, bases(named.module)))).remove)
 
-    def grams(self, batch: Any, inputs: Callable[[Any], Any] | None) -> dict[str, torch.Tensor]:
+    def grams(self, batch: Any, *, alone: bool) -> dict[str, torch.Tensor]:
         """Centred or not makes no difference to HSIC_1; the diagonals are 0 as it wants them."""
         self._grams, self._mask = {}, mask_of(batch, None)
-        call(self.model, batch, inputs)
+        self._feed.run(batch, alone=alone)
         sizes = [len(gram) for gram in self._grams.values()]
         n = max(set(sizes), key=sizes.count) if sizes else 0  # the size of the batch is the one that most outputs have
         return {name: gram for name, gram in self._grams.items() if len(gram) == n}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from ..._stats._units import Units
@@ -29,8 +30,8 @@ class Meter:
         self.units = Units(units, device)
         self.reading, self.batches = reading, 0
         self.moment = MomentSum(units, self.units.device) if reading.spectrum and units > 1 else None
-        self._beyond = torch.zeros(2, units, dtype=torch.float64, device=self.units.device)
-        self._massive = torch.zeros(units, dtype=torch.float64, device=self.units.device)
+        self._beyond = self._zeros(2, units) if reading.bounds is not None else None
+        self._massive: torch.Tensor | None = None  # few places ever have one
         self._top = self._ratio = 0.0
 
     def add(self, values: torch.Tensor, axis: int) -> None:
@@ -50,7 +51,7 @@ class Meter:
     @property
     def bounded(self) -> Bounded | None:
         """How near to its bounds the activation works."""
-        if self.reading.bounds is None:
+        if self.reading.bounds is None or self._beyond is None:
             return None
         beyond, reach = self._beyond.cpu().numpy()
         return Bounded(*self.reading.bounds, beyond.copy(), reach.copy())
@@ -58,9 +59,14 @@ class Meter:
     @property
     def massive(self) -> Massive:
         """The values that stand far above all others."""
-        return Massive(self._massive.cpu().numpy().copy(), self._top, self._ratio)
+        found = np.zeros(self.units.units) if self._massive is None else self._massive.cpu().numpy().copy()
+        return Massive(found, self._top, self._ratio)
+
+    def _zeros(self, *size: int) -> torch.Tensor:
+        return torch.zeros(*size, dtype=torch.float64, device=self.units.device)
 
     def _add_saturation(self, rows: torch.Tensor) -> None:
+        assert self._beyond is not None
         low, high = self.reading.bounds or (0.0, 0.0)
         finite = torch.where(rows.isfinite(), rows, (low + high) / 2)
         reach = ((finite - (low + high) / 2) / ((high - low) / 2)).abs_()
@@ -73,6 +79,7 @@ class Meter:
         median = float(size.median())
         found = (size > MASSIVE) & (size > TIMES_MEDIAN * median)
         if bool(found.any()):
+            self._massive = self._zeros(self.units.units) if self._massive is None else self._massive
             self._massive += found.sum(0, dtype=torch.float64)
             top = float(size.max())
             self._top, self._ratio = max(self._top, top), max(self._ratio, top / median if median else float("inf"))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -16,11 +15,14 @@ from ..._taps._hook import Hook
 from ..._taps._inventory import NamedModule, bases, modules
 from ..._taps._leaves import leaves
 from ..._taps._modes import unseen
+from .._batch import Feed, Forward, batches, is_alone, some
+from .._inner import running_eagerly
 from .._unchanged import evaluating, unchanged
+from .._unit_axis import CHANNELS_FIRST, CHANNELS_LAST
 from ._activation import bounds, keeps_units, kind
 from ._attending import Attending
 from ._axes import Axes, Stated
-from ._inputs import MaskOf, batches, call, mask_of
+from ._mask import MaskOf, mask_of
 from ._meter import Meter, Reading
 from ._positions import kept
 from ._readable import readable
@@ -62,8 +64,9 @@ class Pass:
         self._taken: dict[str, Place | None] = {}
         self._mask: torch.Tensor | None = None
 
-    def run(self, loader: Any, inputs: Callable[[Any], Any] | None, *, as_is: bool) -> None:
+    def run(self, loader: Any, forward: Forward | None, *, as_is: bool) -> None:
         """Go over the data once."""
+        feed, alone = Feed(self.model, forward), is_alone(loader)
         with ExitStack() as undo:
             undo.enter_context(unchanged(self.model))
             if not as_is:
@@ -72,15 +75,16 @@ class Pass:
                 self._place_hooks(named, undo)
             undo.enter_context(torch.inference_mode(mode=False))  # its tensors do not say when they are written to
             undo.enter_context(torch.no_grad())
-            undo.enter_context(eagerly(self.model))
-            for batch in batches(loader):
+            undo.enter_context(running_eagerly())
+            for batch in some(batches(loader)):
                 self._begin(batch)
                 with self.attending.watching() if self.options.attention else nullcontext():
-                    call(self.model, batch, inputs)
+                    feed.run(batch, alone=alone)
                 self.batches += 1
 
     def _place_hooks(self, named: NamedModule, undo: ExitStack) -> None:
         path, module = named.path, named.module
+        heard = Heard(module, acts=kind(module) != "other", knows_axis=isinstance(module, CHANNELS_FIRST + CHANNELS_LAST))
         passes_on = keeps_units(module)
 
         def before(_module: nn.Module, args: tuple[Any, ...]) -> None:
@@ -94,9 +98,11 @@ class Pass:
             index = self._calls.get(path, 0)
             self._calls[path] = self.called[path] = index + 1
             with unseen(), torch._C.DisableTorchFunction():
-                self._axes.passed(module, output)
-                for leaf, tensor in leaves(output):
-                    self._take(*self._place_of(path, leaf, min(index, MOST_CALLS - 1)), module, tensor)
+                found = leaves(output)
+                if heard.knows_axis:
+                    self._axes.passed(module, found)
+                for leaf, tensor in found:
+                    self._take(*self._place_of(path, leaf, min(index, MOST_CALLS - 1)), heard, tensor)
                 if self.options.attention:
                     self.attending.returned(path, module, args, kwargs, output)
             self._taken.pop(path, None)
@@ -134,7 +140,7 @@ class Pass:
             self._places[path, leaf, index] = known
         return known
 
-    def _take(self, place: Place, wanted: bool, module: nn.Module, tensor: torch.Tensor) -> None:
+    def _take(self, place: Place, wanted: bool, heard: Heard, tensor: torch.Tensor) -> None:
         source = self._taken.get(place.path)
         behind = source in self._followed
         if not (wanted or behind) or not tensor.dim():
@@ -148,8 +154,8 @@ class Pass:
             self.wanted[place] = None
         if source is not None and behind:
             self.next[source] = place
-        axis = self._axes.of(self._site(place.path, place.leaf)[0], module, values)
-        self._read(Returned(place, module, tensor, axis), values, needed=wanted or kind(module) != "other")
+        axis = self._axes.of(self._site(place.path, place.leaf)[0], heard.module, values)
+        self._read(Returned(place, heard.module, tensor, axis), values, needed=wanted or heard.acts)
 
     def _read(self, returned: Returned, values: torch.Tensor, *, needed: bool) -> None:
         place, tensor, axis = returned.place, returned.tensor, returned.axis
@@ -166,29 +172,31 @@ class Pass:
         values, axis = kept(values, returned.axis, self._mask)
         if name in self.blind or not values.numel():
             return
-        units = values.shape[axis]
-        if place not in self.meters:
-            self.meters[place] = Meter(units, values.device, Reading(bounds(returned.module), self.options.spectrum))
-        known = self.meters[place].units.units
+        units, meter = values.shape[axis], self.meters.get(place)
+        if meter is None:
+            meter = self.meters[place] = Meter(units, values.device, Reading(bounds(returned.module), self.options.spectrum))
+        known = meter.units.units
         if place in self.alias:
             self.blind[name] = "it returned another layer's tensor in some batches and one of its own in others"
         elif known != units:
             self.blind[name] = f"its number of units changes, {known} and then {units}: name their dimension with dim="
         else:
-            self.meters[place].add(values, axis)
+            meter.add(values, axis)
 
 
 @dataclass(frozen=True, slots=True)
-class Returned:
+class Heard:
+    """A module, and what is asked of it at each call: whether it is an activation, and whether it says itself where its units are."""
+
+    module: nn.Module
+    acts: bool
+    knows_axis: bool
+
+
+class Returned(NamedTuple):
     """A tensor that a module has returned, where, and along which dimension its units are."""
 
     place: Place
     module: nn.Module
     tensor: torch.Tensor
     axis: int
-
-
-def eagerly(model: nn.Module) -> AbstractContextManager[Any]:
-    """Compiled code does not run hooks that were placed after it was compiled: while this lasts, it runs as it was written."""
-    compiled = any(m._compiled_call_impl is not None or hasattr(m, "_orig_mod") for m in model.modules())
-    return torch.compiler.set_stance("force_eager") if compiled else nullcontext()

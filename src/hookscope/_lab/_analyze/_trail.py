@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -17,8 +16,7 @@ class Place(NamedTuple):
     call: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """A tensor that a place returned, with the version it had and the dimension of its units."""
 
     tensor: weakref.ref[torch.Tensor]
@@ -40,9 +38,9 @@ class Trail:
     def find(self, tensor: torch.Tensor) -> Step | None:
         """Who returned this tensor, if nobody has written to it since."""
         step = self._steps.get(id(tensor))
-        if tensor.is_inference():  # made inside the model: whether it was written to since cannot be told
+        if step is None or tensor.is_inference():  # made inside the model: whether it was written to since cannot be told
             return None
-        return step if step is not None and step.tensor() is tensor and step.version == version(tensor) else None
+        return step if step.tensor() is tensor and step.version == version(tensor) else None
 
     def note(self, tensor: torch.Tensor, place: Place, axis: int) -> None:
         """`place` returned it."""

@@ -13,6 +13,7 @@ from torch import nn
 from ..._core._errors import UsageError
 from ..._origin._forward import Randomness
 from ..._taps._leaves import leaves
+from .._batch import first
 from ._book import Book
 from ._comparison import Comparison
 from ._gradients import GradientEar
@@ -44,9 +45,9 @@ def diff(  # noqa: PLR0913  # two sides, what they run on, and what is to be tak
 ) -> Comparison:
     """Run two models on one batch and name the module at which they first part, and why.
 
-    A tuple as batch is positional arguments, a mapping keyword arguments, anything else the only argument; `batch_b` is for a second model
-    that takes the same in another form. Both sides begin with the same random state and run in the mode they are in. `model_a` may be a
-    folder that `record_reference` wrote, in another process, on another device, by another version.
+    `batch` is given to each model as `extract` gives it, labels left out; of a loader the first batch is taken. `batch_b` is for a second
+    model that takes the same in another form. Both sides begin with the same random state and run in the mode they are in. `model_a` may be
+    a folder that `record_reference` wrote, in another process, on another device, by another version.
 
     A module's error is *inherited* where b's module, given a's inputs, gives a's outputs, and *added* where it does not: to find out, b's
     modules are run again on a's inputs (foreign hooks on them fire then, too). A difference is rounding up to `tol`, a relative L2 error;
@@ -69,16 +70,19 @@ def diff(  # noqa: PLR0913  # two sides, what they run on, and what is to be tak
     (False, '2', "approximate is 'none' in a and 'tanh' in b")
     """
     tol = checked(tol)
-    right = Side("model_b", model_b, batch if batch_b is None else batch_b, loss_fn)
+    turned = batch_b is not None
+    batch, alone = first(batch)
+    batch_b, alone_b = first(batch_b) if turned else (batch, alone)
+    right = Side("model_b", model_b, batch_b, loss_fn, alone_b)
     with tempfile.TemporaryDirectory(prefix="hookscope-diff-") as folder:
         if isinstance(model_a, (str, os.PathLike)):
             left = None
             book, store, randomness = read_reference(Path(model_a))
         else:
-            left = Side("model_a", model_a, batch, loss_fn)
+            left = Side("model_a", model_a, batch, loss_fn, alone)
             store, randomness = Store(Path(folder)), Randomness.now()
             book = record(left, store, randomness)
-        return _compare(book, store, right, _Asked(randomness, tol, map or {}, left, turned=batch_b is not None))
+        return _compare(book, store, right, _Asked(randomness, tol, map or {}, left, turned=turned))
 
 
 @dataclass(frozen=True, slots=True)

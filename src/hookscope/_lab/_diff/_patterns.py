@@ -78,7 +78,7 @@ def _by_feature(a: torch.Tensor, b: torch.Tensor, tight: float) -> Iterator[str]
     if rows is None or others is None or len(rows) < 4 or abs(distance(a, b).cosine) < 0.2:
         return
     factor = (rows * others).sum(0) / rows.square().sum(0).clamp_min(1e-300)
-    if float(factor.std()) > 1e-4 and _off(rows * factor, others) < min(tight, _off(a, b) / 20):
+    if float(factor.std(correction=0)) > 1e-4 and _off(rows * factor, others) < min(tight, _off(a, b) / 20):
         yield "b is a times a factor of its own for each feature: the weight of a norm, or a gain, is on one side only"
 
 

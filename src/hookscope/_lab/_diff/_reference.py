@@ -16,6 +16,7 @@ from ..._core._site import PARAM_KINDS
 from ..._origin._forward import Randomness
 from ..._record._atomic import replace_file
 from ..._taps._inventory import sites
+from .._batch import first
 from ._book import Book, book_from_json
 from ._prints import print_from_json
 from ._recorder import record
@@ -31,11 +32,12 @@ def record_reference(  # noqa: PLR0913  # one argument each for what, where to, 
 ) -> Path:
     """Run a model over a batch and write down what flows through it, for `diff` to compare another with.
 
-    Into the folder `to` go, for every call of every module, hash, norms and 256 evenly spaced elements of each tensor in and out, and the
-    tensors themselves where the selection `full` takes the module, as long as the `budget` (bytes) lasts, each distinct one once. Where a
-    tensor is missing, `diff` still tells equality to the bit, and estimates differences from norms and samples; what a module *adds*, and
-    why, it can then not tell: record again with `full` set to the modules around the first difference. Formats are JSON and `.npy`;
-    nothing is pickled. The state of torch's CPU generator is kept, so that the other side draws the same numbers.
+    `batch` is one as `diff` takes it. Into the folder `to` go, for every call of every module, hash, norms and 256 evenly spaced elements
+    of each tensor in and out, and the tensors themselves where the selection `full` takes the module, as long as the `budget` (bytes)
+    lasts, each distinct one once. Where a tensor is missing, `diff` still tells equality to the bit, and estimates differences from norms
+    and samples; what a module *adds*, and why, it can then not tell: record again with `full` set to the modules around the first
+    difference. Formats are JSON and `.npy`; nothing is pickled. The state of torch's CPU generator is kept, so that the other side draws
+    the same numbers.
 
     `loss_fn(model, batch)` returns the loss where gradients are to be compared, too. The model's buffers, gradients and random states are
     afterwards what they were. Returns the folder. Raises `UsageError` where there is a reference already or the model cannot take the
@@ -47,12 +49,12 @@ def record_reference(  # noqa: PLR0913  # one argument each for what, where to, 
     >>> print(hs.diff(ref, model, batch).verdict)
     equal to the last bit at all 1 sites
     """
-    folder = Path(to)
+    folder, (batch, alone) = Path(to), first(batch)
     if isinstance(budget, bool) or not isinstance(budget, int) or budget < LEAST:
         raise UsageError(f"budget={budget!r} is no budget: give at least {LEAST} bytes")
     if folder.exists() and any(folder.iterdir()):
         raise UsageError(f"{folder} is not empty: give another folder, or remove it first")
-    side = Side("model", model, batch, loss_fn)
+    side = Side("model", model, batch, loss_fn, alone)
     paths = {site.module for site in sites(side.inner, full) if site.kind not in PARAM_KINDS}
     randomness = Randomness.now()
     store = Store(folder / "tensors", budget=budget)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,8 @@ from torch import nn
 
 from ..._core._errors import AttachError, HookscopeError, UsageError
 from ..._origin._forward import Randomness
+from .._batch import Feed
+from .._inner import inner, running_eagerly
 
 Loss = Callable[[nn.Module, Any], torch.Tensor]
 
@@ -24,6 +26,7 @@ class Side:
     model: nn.Module
     batch: Any
     loss_fn: Loss | None = None
+    alone: bool = True  # the batch, and not the first of a loader
 
     def __post_init__(self) -> None:
         if not isinstance(self.model, nn.Module):
@@ -31,14 +34,7 @@ class Side:
 
     @property
     def inner(self) -> nn.Module:
-        model = self.model
-        while True:
-            if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
-                model = model.module
-            elif "_orig_mod" in model._modules:
-                model = model._modules["_orig_mod"]  # type: ignore[assignment]  # never None in a compiled module
-            else:
-                return model
+        return inner(self.model)
 
     @property
     def compiled(self) -> bool:
@@ -48,28 +44,16 @@ class Side:
     def run(self, *, eager: bool = True) -> torch.Tensor | Any:
         """The loss where there is a loss function, else the output; what cannot be run is told with its cause."""
         model = self.inner if eager else self.model
-        stance = torch.compiler.set_stance("force_eager") if eager and self.compiled else _Nothing()
+        stance = running_eagerly() if eager and self.compiled else nullcontext()
         with stance, torch.set_grad_enabled(self.loss_fn is not None):
             try:
-                return self.loss_fn(model, self.batch) if self.loss_fn is not None else call(model, self.batch)
+                return self.loss_fn(model, self.batch) if self.loss_fn is not None else Feed(model).run(self.batch, alone=self.alone)
             except HookscopeError:
                 raise
             except Exception as problem:
                 what = "run loss_fn on" if self.loss_fn is not None else "take"
                 kind = type(problem).__name__
                 raise UsageError(f"{self.name}, a {type(model).__name__}, cannot {what} the batch: {kind}: {problem}") from problem
-
-
-class _Nothing:
-    def __enter__(self) -> None: ...
-    def __exit__(self, *_: object) -> None: ...
-
-
-def call(model: nn.Module, batch: Any) -> Any:
-    """The model's output: a tuple is its arguments, a mapping its keyword arguments, anything else its only argument."""
-    if isinstance(batch, Mapping):
-        return model(**batch)
-    return model(*batch) if isinstance(batch, tuple) else model(batch)
 
 
 @contextmanager

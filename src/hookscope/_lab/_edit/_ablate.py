@@ -8,6 +8,7 @@ from typing import Any, Literal
 from torch import nn
 
 from ..._core._errors import UsageError
+from .._batch import batches
 from ._ablation import Ablation, Effect, ranked
 from ._edit import edit
 from ._observing import Counting
@@ -24,7 +25,7 @@ def ablate(  # noqa: PLR0913  # a sweep is a model, data, a metric, and what to 
     model: nn.Module,
     select: Any,
     metric: Metric,
-    loader: Iterable[Any],
+    loader: Any,
     *,
     op: Op | None = None,
     units: Literal["each"] | Picked | None = None,
@@ -38,7 +39,8 @@ def ablate(  # noqa: PLR0913  # a sweep is a model, data, a metric, and what to 
 
     The model runs over all batches once without an edit and once for each site or unit, without gradients, in the mode it is in (call
     `model.eval()` first where that is meant), each time from the same random state; buffers are put back. A loader that can be run through
-    only once is read into memory. Sites that never run, such as lists of modules, are left out. A bar shows the progress on a terminal.
+    only once is read into memory; a tensor, tuple or dict is one batch. Sites that never run, such as lists of modules, are left out. A bar
+    shows the progress on a terminal.
 
     Returns an `Ablation`. Raises `SelectionError` where nothing matches and `UsageError` where nothing that matches runs, or the metric
     returns no number.
@@ -56,10 +58,11 @@ def ablate(  # noqa: PLR0913  # a sweep is a model, data, a metric, and what to 
     """
     runs = Runs(model)
     chosen = sites_of(model, select)
-    batches = list(loader) if iter(loader) is loader else loader  # an iterator is its own
+    given = batches(loader)
+    given = list(given) if iter(given) is given else given  # an iterator is its own
     counting = Counting()
     with observed(model, {alone: counting for _, alone in chosen}):
-        baseline = _measured(runs, metric, batches)
+        baseline = _measured(runs, metric, given)
     if not counting.units:
         raise UsageError(f"nothing that {select!r} matches ran: choose modules that are called, and call the model in the metric")
     work = [
@@ -70,15 +73,15 @@ def ablate(  # noqa: PLR0913  # a sweep is a model, data, a metric, and what to 
         for site, alone, unit in work:
             narrowed = (op or zero()) if unit is None else (op or zero()).at(units=unit)
             with edit(model, {alone: narrowed}):
-                value = _measured(runs, metric, batches)
+                value = _measured(runs, metric, given)
             rows.append(Effect(site.name, unit, value, value - baseline))
             done()
     return ranked(baseline, rows)
 
 
-def _measured(runs: Runs, metric: Metric, batches: Iterable[Any]) -> float:
+def _measured(runs: Runs, metric: Metric, loader: Iterable[Any]) -> float:
     with runs.fresh():
-        return mean_of((metric(runs.model, batch) for batch in batches), "loader")
+        return mean_of((metric(runs.model, batch) for batch in loader), "loader")
 
 
 def _units(units: Literal["each"] | Picked | None, count: int) -> list[int] | list[None]:

@@ -10,6 +10,9 @@ import torch
 from ..._core._errors import UsageError
 from ..._core._names import near
 from ..._core._site import Site
+from .._analyze._analysis import Analysis
+from .._analyze._layer import Layer
+from .._extract._extracted import Extracted
 from ._place import Place
 
 Number: TypeAlias = float | torch.Tensor
@@ -51,6 +54,43 @@ def _broadcasts(given: torch.Size, to: torch.Size) -> bool:
     return len(given) <= len(to) and all(mine in (1, theirs) for mine, theirs in zip(reversed(given), reversed(to), strict=False))
 
 
+def by_site(source: Any) -> Any:
+    """What was extracted or captured, or the means of an analysis, by the names of sites; where there are several calls, each by its
+    number.
+
+    Anything else is returned as it is.
+    """
+    if isinstance(source, Extracted):
+        named = [(key.site.name, key.call, tensor) for key, tensor in source.items()]
+    elif isinstance(source, Analysis):
+        named = [(*_placed(one), torch.from_numpy(one.stats.mean)) for one in source]
+    else:
+        return source
+    calls: dict[str, dict[int, torch.Tensor]] = {}
+    for name, call, tensor in named:
+        calls.setdefault(name, {})[call] = tensor
+    return {name: held[0] if list(held) == [0] else held for name, held in calls.items()}
+
+
+def _placed(layer: Layer) -> tuple[str, int]:
+    """The site of a layer, and its call, both of which its name tells."""
+    path = layer.path or "(root)"
+    leaf, _, call = layer.name[len(path) :].partition("@")
+    return f"{path}:output{leaf}", int(call or 0)
+
+
+def of_call(given: Any, place: Place, what: str) -> Any:
+    """What a source holds for the call under way, where it holds calls; else itself."""
+    if isinstance(given, list | tuple):
+        given = dict(enumerate(given))
+    if not isinstance(given, dict):
+        return given
+    if place.call not in given:
+        held = ", ".join(map(str, given))
+        raise UsageError(f"{what} holds the calls {held} of {place.site.name} and not call {place.call}: narrow it by at(calls=...)")
+    return given[place.call]
+
+
 def is_mapping(source: Any) -> bool:
     """Whether tensors are to be looked up in it by site."""
     return hasattr(source, "keys") and hasattr(source, "__getitem__")
@@ -66,6 +106,8 @@ def found(source: Any, site: Site, what: str) -> Any:
     for key in keys:
         if isinstance(key, Site) and f"{key.full_path}:{key.kind}" == plain:
             return source[key]
+    if not site.output_path and (inside := [key for key in keys if isinstance(key, str) and key.startswith((f"{plain}[", f"{plain}."))]):
+        return source[inside[0]]  # the first tensor of a structure is the one that is edited
     raise UsageError(f"{what} holds nothing for {plain}: {_meant(plain, keys)}")
 
 

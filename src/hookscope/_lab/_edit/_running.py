@@ -39,13 +39,6 @@ class Runs:
             self._randomness.restore()
 
 
-def call(model: nn.Module, given: Any) -> Any:
-    """The model called with one argument, a tuple of arguments, or a mapping of keyword arguments."""
-    if isinstance(given, Mapping):
-        return model(**given)
-    return model(*given) if isinstance(given, tuple) else model(given)
-
-
 def sites_of(model: nn.Module, selection: Any) -> list[tuple[Site, Selection]]:
     """The sites that are meant, outputs where no kind is written; each with the selection that means it alone."""
     chosen = select(selection)

@@ -11,7 +11,7 @@ import torch
 from ..._core._errors import UsageError
 from ..._core._site import Site
 from ._op import Op
-from ._operand import Source, found, is_mapping, spread, tensor_of
+from ._operand import Source, by_site, found, is_mapping, of_call, spread, tensor_of
 from ._place import Place
 
 
@@ -21,13 +21,17 @@ class Mean(Op):
 
     values: Source
 
+    @property
+    def timed(self) -> bool:
+        return self.where.timed or (is_mapping(self.values) and any(isinstance(self.values[key], dict) for key in self.values))
+
     def check(self, site: Site) -> None:
         if is_mapping(self.values):
             found(self.values, site, "mean(...)")
 
     def edited(self, value: torch.Tensor, place: Place) -> torch.Tensor:
         given = found(self.values, place.site, "mean(...)") if is_mapping(self.values) else self.values
-        return spread(tensor_of(given, "the mean"), value, place, "the mean")
+        return spread(tensor_of(of_call(given, place, "mean(...)"), "the mean"), value, place, "the mean")
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -46,13 +50,7 @@ class Patch(Op):
 
     def edited(self, value: torch.Tensor, place: Place) -> torch.Tensor:
         given = found(self.source, place.site, "patch(...)") if is_mapping(self.source) else self.source
-        if isinstance(given, list | tuple):
-            if place.call >= len(given):
-                raise UsageError(
-                    f"patch(...) holds {len(given)} calls of {place.site.name} and not call {place.call}: narrow it by at(calls=...)"
-                )
-            given = given[place.call]
-        return spread(tensor_of(given, "the patch"), value, place, "the patch")
+        return spread(tensor_of(of_call(given, place, "patch(...)"), "the patch"), value, place, "the patch")
 
 
 @dataclass(frozen=True, repr=False)
@@ -84,7 +82,8 @@ class Replace(Op):
 def mean(values: Source) -> Op:
     """The mean of each unit in place of its value (mean ablation); no gradient flows to what it replaces.
 
-    `values` is one number per unit, or a mapping from sites to such: keys are names (`h.3:output`), paths (`h.3`) or `Site`s. Raises
+    `values` is one number per unit, or a mapping from sites to such: keys are names (`h.3:output`), paths (`h.3`) or `Site`s; or what
+    `hookscope.analyze` returned. Raises
     `UsageError` where a mapping lacks an edited site, when the edit is made, or where the shape does not fit, in the forward.
 
     >>> import torch
@@ -94,6 +93,7 @@ def mean(values: Source) -> Op:
     ...     model(torch.zeros(1, 2))
     tensor([[1., 2.]])
     """
+    values = by_site(values)
     return Mean(values if is_mapping(values) else tensor_of(values, "the mean"))
 
 
@@ -101,9 +101,9 @@ def patch(source: Source) -> Op:
     """Another activation in place of the value (activation patching); gradients flow to the source, if it wants any, not to the value.
 
     `source` is a tensor of the value's shape, or one that broadcasts to it, or a list with a tensor for each call, or a mapping from sites
-    to such, as what was captured in another forward: keys are names (`h.3:output`), paths (`h.3`) or `Site`s. Narrowed by
-    `at(positions=...)`, it takes the same positions from the source. Raises `UsageError` where a mapping lacks an edited site, when the
-    edit is made, or where a shape does not fit, in the forward.
+    to such: what `hookscope.extract` or `capture` gave for another batch, or a dict whose keys are names (`h.3:output`), paths (`h.3`) or
+    `Site`s. Narrowed by `at(positions=...)`, it takes the same positions from the source. Raises `UsageError` where a mapping lacks an
+    edited site, when the edit is made, or where a shape does not fit, in the forward.
 
     >>> import torch
     >>> import hookscope as hs
@@ -111,6 +111,7 @@ def patch(source: Source) -> Op:
     ...     e.model(torch.zeros(1, 3))
     tensor([[0., 0., 7.]])
     """
+    source = by_site(source)
     if is_mapping(source):
         return Patch(source)
     if isinstance(source, list | tuple) and source and isinstance(source[0], torch.Tensor):

@@ -9,11 +9,12 @@ import numpy as np
 from torch import nn
 
 from ..._core._errors import UsageError
+from .._batch import Feed
 from ._edit import edit
 from ._observing import Keeping
 from ._patch_trace import PatchTrace
 from ._progress import progress
-from ._running import Runs, call, mean_of, observed, sites_of
+from ._running import Runs, mean_of, observed, sites_of
 from ._source_ops import patch
 from ._where import Picked, picked
 
@@ -36,10 +37,10 @@ def trace_patch(  # noqa: PLR0913  # two inputs, and where the one is put into t
     which the mean is taken, recovers: `(patched - corrupt) / (clean - corrupt)`. Source: causal tracing, Meng et al., 2022, in the
     direction that Heimersheim and Nanda, 2024, call denoising.
 
-    `clean` and `corrupt` are one argument of the model, a tuple of arguments or a dict of keyword arguments, of the same shapes: two
-    prompts have the same number of tokens. `positions` are `"each"`, numbers or a slice, or `"whole"` for sites patched as a whole, which
-    those without positions need. The model runs without gradients, in the mode it is in, each time from the same random state; buffers are
-    put back. Sites that never run are left out. A bar shows the progress on a terminal.
+    `clean` and `corrupt` are batches as `extract` takes them, of the same shapes: two prompts have the same number of tokens. `positions`
+    are `"each"`, numbers or a slice, or `"whole"` for sites patched as a whole, which those without positions need. The model runs without
+    gradients, in the mode it is in, each time from the same random state; buffers are put back. Sites that never run are left out. A bar
+    shows the progress on a terminal.
 
     Returns a `PatchTrace`. Raises `UsageError` where both inputs give the same metric, where shapes differ, where no site runs or one has
     no positions.
@@ -80,7 +81,7 @@ def trace_patch(  # noqa: PLR0913  # two inputs, and where the one is put into t
 
 def _measured(runs: Runs, metric: Callable[[Any], Any], given: Any) -> float:
     with runs.fresh():
-        return mean_of([metric(call(runs.model, given))], "the input")
+        return mean_of([metric(Feed(runs.model).run(given))], "the input")
 
 
 def _columns(positions: Where, found: dict[str, int]) -> Sequence[int | None]:

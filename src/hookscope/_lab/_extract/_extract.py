@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, Literal, overload
 
 import torch
@@ -12,12 +12,11 @@ from torch import nn
 from ..._core._errors import UsageError
 from ..._core._select import Selectable
 from ..._features import Features
-from ._batch import batches, is_loader
+from .._batch import Forward, is_loader, some
 from ._extracted import Extracted
 from ._extractor import Extractor
-from ._inputs import Inputs
 from ._key import Key
-from ._options import Forward, Options
+from ._options import Options
 from ._pool import Pooling
 from ._store import Store
 
@@ -117,18 +116,13 @@ def extract(  # noqa: PLR0913 # each keyword is one decision about the tensors
     with Extractor(model, select, options) as extractor:
         if not is_loader(inputs):
             return Extracted(extractor.run(inputs))
-        return Extracted(_joined(extractor, _given(inputs, None if forward else Inputs(model))))
-
-
-def _given(loader: Iterable[Any], picked: Inputs | None) -> Iterator[Any]:
-    """The batches, without labels and the like unless a function of the user's takes them."""
-    return (batch if picked is None else picked.of(batch) for batch in batches(loader))
+        return Extracted(_joined(extractor, some(inputs)))
 
 
 def _joined(extractor: Extractor, given: Iterator[Any]) -> dict[Key, torch.Tensor]:
     found: dict[Key, list[torch.Tensor]] = {}
     for count, batch in enumerate(given):
-        for key, tensor in extractor.run(batch).items():
+        for key, tensor in extractor.run(batch, alone=False).items():
             found.setdefault(key, []).append(tensor)
         if odd := next((key for key, parts in found.items() if len(parts) != count + 1), None):
             raise UsageError(

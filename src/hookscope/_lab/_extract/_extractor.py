@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Any
 
@@ -12,7 +11,8 @@ from torch import nn
 
 from ..._core._errors import AttachError, SelectionError, UsageError
 from ..._core._select import Selectable
-from ._batch import is_direct, run_model
+from .._batch import Feed, is_direct
+from .._inner import running_eagerly
 from ._collector import Collector
 from ._hooks import Hooks
 from ._key import Key
@@ -37,7 +37,7 @@ class Extractor:
             check_asked(model, grads=self.wanted.has_gradients)
         self.collector = Collector(self.wanted, self.options)
         self.hooks = Hooks(model, self.wanted, self.collector)
-        self._undo = ExitStack()
+        self._feed, self._undo = Feed(model, self.options.forward), ExitStack()
 
     def __enter__(self) -> Extractor:
         self._stops = self._stops_of(self.options)
@@ -56,8 +56,8 @@ class Extractor:
         last = self.wanted.last_calls(options.call) if stops and self.wanted.comes_in_forward else {}
         return Stops(last, asked=options.stop is True, allowed=lambda: may_stop(self.model))
 
-    def run(self, batch: Any) -> dict[Key, torch.Tensor]:
-        """The tensors of one batch, in the order in which they came.
+    def run(self, batch: Any, *, alone: bool = True) -> dict[Key, torch.Tensor]:
+        """The tensors of one batch, in the order in which they came; `alone` says that it is from no loader.
 
         Raises `SelectionError` where a part of the selection gave none, `UsageError` where a tensor that was not copied is overwritten.
         """
@@ -66,7 +66,7 @@ class Extractor:
         try:
             self.hooks.begin()
             with torch.set_grad_enabled(self.options.grad or self.wanted.has_gradients), self.hooks.functions():
-                run_model(self.model, batch, self.options.forward)
+                self._feed.run(batch, alone=alone)
             self._stops.ended()
         except Enough:
             pass
@@ -103,8 +103,3 @@ def check_intact(found: dict[Key, torch.Tensor], versions: dict[Key, int]) -> No
     for key, before in versions.items():
         if version(found[key]) != before:
             raise UsageError(f"{key} was overwritten in place after it was taken, and clone=False kept no copy: leave clone out")
-
-
-def running_eagerly() -> AbstractContextManager[Any]:
-    """Within it nothing compiled runs: hooks that were not there when a region was compiled are passed by in silence."""
-    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import torch
-from torch import nn
 
 from ..._core._errors import UsageError
 from ..._core._names import near
+from .._batch import Forward
 from ._pool import Pooling, check_pooling
-
-Forward = Callable[[nn.Module, Any], object]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..._core._errors import FeaturesError, UsageError
+from ..._core._errors import FeaturesError
 from ..._core._select import Selectable
 from ..._features import Features
 from ..._features._batch import Batch
@@ -16,20 +16,21 @@ from ..._features._manifest import Plan
 from ..._features._parts import rank_folder
 from ..._features._writer import FeatureWriter
 from ..._record._meta import launched
+from .._batch import batches, some
 from ._extractor import Extractor
 from ._fingerprint import Marks
 from ._identity import identity
-from ._inputs import Inputs, batches_of, count_samples
 from ._options import Options
 from ._pieces import mask_of, pieces
 from ._progress import progress
+from ._sample_count import count_samples
 from ._sample_ids import SampleIds
 from ._store import Store, as_store
 
 
 def extract_to(model: nn.Module, loader: Any, select: Selectable, *, to: Any, options: Options) -> Features:
     """Write what `select` names, for all batches of `loader`, and open it."""
-    store, batches = as_store(to), batches_of(loader)
+    store, given = as_store(to), batches(loader)
     extractor = Extractor(model, select, options)
     rank, world_size = store.rank or _launched()
     folder = store.folder / rank_folder(rank, world_size) if world_size > 1 else store.folder
@@ -38,9 +39,9 @@ def extract_to(model: nn.Module, loader: Any, select: Selectable, *, to: Any, op
     with FeatureWriter(folder, plan, resume=store.resume, overwrite=store.overwrite) as writer:
         stream = Stream(extractor, store, writer, ids)
         if writer.complete:
-            stream.compare(batches)
+            stream.compare(given)
         else:
-            stream.run(batches)
+            stream.run(given)
     return Features(folder)
 
 
@@ -56,7 +57,6 @@ class Stream:
     def __init__(self, extractor: Extractor, store: Store, writer: FeatureWriter, ids: SampleIds) -> None:
         self._extractor, self._store, self._writer, self._ids = extractor, store, writer, ids
         self._marks = Marks()
-        self._inputs = Inputs(extractor.model) if extractor.options.forward is None else None
 
     def run(self, batches: Iterable[Any]) -> None:
         """All batches. Raises `FeaturesError` where the loader does not repeat what is stored, `UsageError` where it is empty."""
@@ -64,15 +64,13 @@ class Stream:
         stored = self._writer.batches
         self._ids.skip(self._writer.samples)
         with self._extractor, progress(self._store.progress, _length(batches)) as advance:
-            for count, batch in enumerate(batches):
+            for count, batch in enumerate(some(batches)):
                 mark = self._marks.add(batch)
                 if count < stored:
                     self._check(count, mark)
                 else:
                     self._writer.write(self._features(batch, mark))
                 advance()
-        if count < 0:
-            raise UsageError(f"the loader, a {type(batches).__name__}, gave no batch: it is empty, or was used up before")
         if count + 1 < stored:
             raise self._other(f"it gave {count + 1} batches, and {stored} are stored")
         self._writer.finish()
@@ -90,7 +88,7 @@ class Stream:
         raise self._other("it gave no batch")
 
     def _features(self, batch: Any, mark: str) -> Batch:
-        found = self._extractor.run(batch if self._inputs is None else self._inputs.of(batch))
+        found = self._extractor.run(batch, alone=False)
         samples = count_samples(batch, iter(found.values()))
         ids, index = self._ids.of(batch, samples)
         return Batch(pieces(found, samples, mask_of(batch, self._store.mask, found)), ids, mark, index)
