@@ -8,7 +8,7 @@ from .._core._finding import Finding
 from .._record import Run
 from ._births import Birth, births
 from ._step import Row, StepRows, read_steps
-from ._weight_blame import between, blamed, others
+from ._weight_blame import about_to_be, between, blamed, others
 
 
 def nonfinite_weight(run: Run) -> Iterator[Finding]:
@@ -35,9 +35,13 @@ def nonfinite_weight(run: Run) -> Iterator[Finding]:
             yield from _held(run, birth, bad, birth.step == first)
         elif not birth.weights_bad and not birth.rows.skipped:
             updates = [r for r in birth.rows.of("update") if r.nonfinite]
-            if updates and not any(r.nonfinite for r in birth.rows.parameter_gradients()):
+            if any(r.nonfinite for r in birth.rows.parameter_gradients()):
+                continue
+            if updates:
                 known |= {r.site.name.replace(":update", ":param") for r in updates}
                 yield blamed(run, birth.rows, updates[0], len(updates))
+            elif spoilt := [r for r in birth.rows.of("param_grad") if r.nonfinite]:
+                yield about_to_be(birth.rows, spoilt[0], len(spoilt))
 
 
 def _held(run: Run, birth: Birth, bad: list[Row], at_start: bool) -> Iterator[Finding]:

@@ -88,6 +88,11 @@ def blamed(run: Run, rows: StepRows, row: Row, count: int) -> Finding:
     return _finding(rows.step, row, blame, count, f"the update of {row.site.full_path} left {row.what} although its gradient was finite")
 
 
+def about_to_be(rows: StepRows, row: Row, count: int) -> Finding:
+    """The finding on a gradient that the loop made bad, before the optimizer has used it."""
+    return _finding(rows.step, row, _CHANGED, count, f"the gradient of {row.site.full_path} has {row.what}")
+
+
 def between(run: Run, previous: StepRows, step: int, row: Row, count: int) -> Finding | None:
     """The finding on a parameter that was written to after the update of `previous` and before `step`; None where nothing says so."""
     path = row.site.full_path

@@ -70,8 +70,8 @@ class Pace:
         return not self.saves or self._credit >= 0
 
     def alarm(self, step: int) -> None:
-        """Something is wrong in this step: record it as far as still possible, and those that follow, unless debts are large. A fixed schedule
-        stays as it is.
+        """Something is wrong in this step: record it as far as still possible, and those that follow, unless debts are large. No fixed
+        schedule is changed by it.
 
         What stays wrong from step to step is heeded after twice as long each time.
         """

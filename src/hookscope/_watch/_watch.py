@@ -43,9 +43,9 @@ class watch:  # noqa: N801  # used like the function it reads as: `with hs.watch
     those that step a parameter of the model are recognised. `to`: directory of the run; None keeps it in memory (at most 256 MiB).
     `select`: what is recorded, in the selection language (default everything: outputs, gradients arriving at outputs, parameters, their
     gradients as the optimizer gets them, what each step changed, the loss). `budget`: the share of the training's time that may be spent
-    (default 0.02). As long as hookscope has not spent five seconds in all, every step is recorded; later as many as the budget pays for, while
-    loss, model output and all gradients are looked at in each, and what looks wrong is recorded at once. `every`: record each n-th step
-    instead, whatever it costs. `on_finding`: "warn" (default)
+    (default 0.02). As long as hookscope has not spent five seconds in all, every step is recorded; later as many as the budget pays for,
+    while loss, model output and all gradients are looked at in each, and what looks wrong is recorded at once. `every`: record each n-th
+    step instead, whatever it costs. `on_finding`: "warn" (default)
     gives a warning at the moment of a finding, "raise" raises `FindingError` for one of severity error, before the optimizer
     uses bad gradients, "ignore" stays silent, a function is called with the `Finding`. `on_nonfinite`: what happens to a step whose loss or
     gradients hold NaN or Inf: "report" (default) lets it go on, "raise" raises `NonFiniteError` before the optimizer uses them, "skip"
