@@ -35,7 +35,7 @@ class Aligned:
             yield pairs, self._cube(self.a, [a for a, _ in pairs]), self._cube(self.b, [b for _, b in pairs])
 
     def _cube(self, run: Run, sites: list[Site]) -> Cube:
-        rows = run.rows()
+        rows = run.counted()
         kept = rows.take(np.flatnonzero(np.isin(rows.step, self.steps) & np.isin(rows.site, [site.id for site in sites])))
         cells = merge_cells(kept, sites, self.steps)
         cube = np.full((len(self.steps), len(sites), WIDTH), np.nan)

@@ -20,7 +20,9 @@ class Site:
     `model` is empty unless the run watches several models; `label` tells variants of a kind apart (`eval`, `preclip`, `inner`,
     `second`); `output_path` leads to a tensor inside a structured output (`[1][0]`, `.last_hidden_state`).
     `module` is the path of the module that the site belongs to (for a parameter, its owner), `bases` the qualified class names of
-    that module up to `torch.nn.Module`, most derived first. `sampled` counts the elements that are read when not all `numel` are.
+    that module up to `torch.nn.Module`, most derived first. `sampled` counts the elements that are read when not all are.
+    Of a tensor that is spread over ranks, `shape` and `numel` are those of the whole; `part` says which part this rank holds (`0:1/4`:
+    along dimension 0 the second of four) and `held` how many elements that is.
 
     >>> Site(0, "encoder.3", "output", output_path="[0]", module="encoder.3").name
     'encoder.3:output[0]'
@@ -41,6 +43,8 @@ class Site:
     trainable: bool | None = None
     numel: int | None = None
     sampled: int | None = None
+    part: str = ""
+    held: int | None = None
 
     @property
     def full_path(self) -> str:

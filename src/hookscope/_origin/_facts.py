@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from .._taps._parts import local
 from ._verdict import Operand, Verdict
 
 
@@ -28,7 +29,8 @@ FINE = Badness()
 
 
 def numbers(tensor: torch.Tensor) -> torch.Tensor | None:
-    """The tensor as plain real numbers, or None where it has none that could be bad."""
+    """The tensor as plain real numbers, or None where it has none that could be bad; of a distributed one this rank's part."""
+    tensor = local(tensor)
     if not (tensor.is_floating_point() or tensor.is_complex()) or tensor.layout != torch.strided or tensor.numel() == 0:
         return None
     plain = tensor.detach()
@@ -79,6 +81,7 @@ def operand(position: int, tensor: torch.Tensor) -> Operand:
 
 def bad_samples(tensor: torch.Tensor, batch: int | None) -> tuple[int, ...]:
     """Positions along the first dimension that is as long as the batch at which something is bad; none where every one is."""
+    tensor = local(tensor)
     plain = numbers(tensor)
     if plain is None or not batch or batch < 2 or batch not in tensor.shape or tensor.is_complex():
         return ()

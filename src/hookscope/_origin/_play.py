@@ -10,6 +10,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 from .._taps._modes import unseen
+from ._alone import WouldSpeakError, alone
 from ._facts import badness
 from ._region import Call, Held, Made, Region, writes
 from ._tracer import Place, Tracer
@@ -34,7 +35,15 @@ def play(
 
     `leap`: nothing is bad, but values have become far larger; the one that made them so is asked. `batch` is the number of samples.
     """
-    tracer, playing = Tracer({}, batch, jumps=leap is not None), _Playing()
+    try:
+        with alone():
+            return _played(region, losses, Tracer({}, batch, jumps=leap is not None), backward=backward, leap=leap)
+    except WouldSpeakError:
+        return None
+
+
+def _played(region: Region, losses: Sequence[torch.Tensor], tracer: Tracer, *, backward: bool, leap: Leap | None) -> Verdict | None:
+    playing = _Playing()
     wanted = _wanted(region, losses)
     last: list[torch.Tensor] = []
     with torch.enable_grad(), tracer:

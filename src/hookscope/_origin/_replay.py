@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils._pytree import tree_map
 
 from .._taps._leaves import leaves
+from ._alone import alone
 from ._facts import badness
 from ._forward import Buffers, Forward, Randomness, fingerprint
 from ._gradients import gradients_of
@@ -66,6 +67,7 @@ def _once(forward: Forward, tracer: Tracer, scratch: Any, notes: list[str]) -> t
         if forward.compiled:
             stack.enter_context(eagerly())
         stack.enter_context(torch.enable_grad())
+        stack.enter_context(alone())
         stack.enter_context(tracer)
         out = forward.module(*args, **kwargs)
     outputs = [tensor for _, tensor in leaves(out)]
@@ -79,7 +81,7 @@ def _once(forward: Forward, tracer: Tracer, scratch: Any, notes: list[str]) -> t
     gradients: list[torch.Tensor] = []
     if reached:
         wanted = [p for p in forward.module.parameters() if p.requires_grad]
-        with eagerly() if forward.compiled else nullcontext(), tracer:  # a checkpoint runs the forward once more
+        with eagerly() if forward.compiled else nullcontext(), alone(), tracer:  # a checkpoint runs the forward once more
             found = gradients_of([outputs[i] for i in reached], [forward.gradients[i] for i in reached], wanted, notes)
         gradients = [g for g in found if badness(g)]
     behind = origin(tracer.trace, gradients) if gradients else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,10 +11,13 @@ from pathlib import Path
 from .._core._errors import RunError, RunExistsError, UsageError
 from ._meta import Meta
 
+_RANK = re.compile(r"rank-\d{5}")
+_RANKS_FILE = re.compile(r"events-\d{5}\.jsonl|\.?sites-\d{5}\.arrow.*")
+
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The paths of one run. Every rank has its own folder of frames and its own journal; the rest belongs to rank 0."""
+    """The paths of one run. Every rank has its own frames, journal and table of sites; the rest belongs to rank 0."""
 
     root: Path
 
@@ -31,6 +35,10 @@ class Layout:
     def incidents(self) -> Path:
         """What the flight recorder kept."""
         return self.root / "incidents"
+
+    def sites_of(self, rank: int) -> Path:
+        """The table of sites of one rank, which numbers them as they come."""
+        return self.root / f"sites-{rank:05d}.arrow" if rank else self.sites
 
     def frames(self, rank: int) -> Path:
         """The segments of one rank."""
@@ -94,7 +102,8 @@ def _exists(layout: Layout, rank: int) -> bool:
 
 def _refuse_foreign(layout: Layout, *, overwrite: bool) -> None:
     """Nothing that is not a run is ever replaced, nor mixed with a run's files."""
-    held = sorted({p.name for p in layout.root.iterdir()} - {p.name for p in _leftovers(layout)}) if layout.root.exists() else []
+    theirs = {p.name for p in (*_leftovers(layout), *_of_other_ranks(layout))}  # a rank may have come before rank 0
+    held = sorted({p.name for p in layout.root.iterdir()} - theirs) if layout.root.exists() else []
     ours = [name for name in held if name in ("run.json", "sites.arrow", "events.jsonl", "incidents")]
     shown = ", ".join(held[:3]) + (", ..." if len(held) > 3 else "")
     if overwrite and held:
@@ -107,6 +116,13 @@ def _refuse_foreign(layout: Layout, *, overwrite: bool) -> None:
             f"cannot write a run to {layout.root}: it holds {', '.join(ours)}, but no run.json of hookscope: "
             f"choose an empty or new directory such as {layout.root / 'run'}"
         )
+
+
+def _of_other_ranks(layout: Layout) -> list[Path]:
+    frames = layout.root / "frames"
+    only_ranks = frames.is_dir() and all(_RANK.fullmatch(p.name) for p in frames.iterdir())
+    files = [p for p in layout.root.iterdir() if _RANKS_FILE.fullmatch(p.name)] if layout.root.exists() else []
+    return [frames, *files] if only_ranks else []
 
 
 def _leftovers(layout: Layout) -> list[Path]:
@@ -123,6 +139,7 @@ def _remove(layout: Layout, meta: Meta) -> None:
     for rank in (meta.rank, *gone):
         shutil.rmtree(layout.frames(rank), ignore_errors=True)
         layout.journal(rank).unlink(missing_ok=True)
+        layout.sites_of(rank).unlink(missing_ok=True)
     if meta.rank == 0:
         for path in _leftovers(layout):
             path.unlink(missing_ok=True)

@@ -16,6 +16,8 @@ from ._columns import Rows, distinct_steps
 from ._export import to_arrow, to_pandas, to_parquet, to_polars
 from ._incident import Incident, incident_paths, read_incident
 from ._meta import Meta
+from ._of_rank import RankSource
+from ._per_rank import PerRank, uneven_steps, values_per_rank
 from ._ratio import UPDATE_RATIO, update_and_parameter
 from ._series import Matrix, Series, Steps, Values, cell_values, matrix_values, merge_cells, ratio
 from ._sink import Event
@@ -40,7 +42,8 @@ class Run:
     (a module path alone means its output, a parameter path the parameter), `"block@2:output"` (its third call in each micro-batch only),
     `"loss"`. The quantity is one of `count mean std rms l2 min max absmax sum zeros sparsity nan inf nonfinite`, or for a parameter
     `update_ratio` (rms of its update over its rms); without one, it is `mean` for the loss and scalars, `rms` for all else. A step's
-    micro-batches, calls and ranks are merged exactly.
+    micro-batches, calls and ranks are merged exactly: what ranks hold in common counts once, parts of a parameter once each, activations of
+    different samples add up. `run.rank(1)` is one rank alone, `run.per_rank(key)` sets them side by side.
 
     >>> import tempfile, hookscope._record as record
     >>> from hookscope._core._frame import Frame
@@ -78,6 +81,7 @@ class Run:
         if changed:
             self._recorded = Rows.joined(snapshot.parts)
             self._ordered: Rows | None = None
+            self._counted: Rows | None = None
             self._steps: Steps = distinct_steps(self._recorded.step)
         return changed
 
@@ -116,6 +120,29 @@ class Run:
     def steps(self) -> Steps:
         """The recorded steps, sorted."""
         return self._steps
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks that have recorded anything."""
+        return tuple(sorted({int(part.rank[0]) for part in self._snapshot.parts if len(part)}))
+
+    def rank(self, rank: int) -> Run:
+        """What one rank has recorded, as a run: `run.rank(1)["fc:output"]`. Of a parameter in parts it has its own part."""
+        if rank not in self.ranks:
+            raise UsageError(f"rank {rank} has recorded nothing in this run: choose from {', '.join(map(str, self.ranks)) or 'none'}")
+        return Run.from_source(RankSource(self._source, rank))
+
+    def per_rank(self, key: str | Site, quantity: str | None = None) -> PerRank:
+        """One number a step and rank: `values[i, j]` is that of `ranks[j]` at `steps[i]`, NaN where it has none."""
+        site, call = self._sites.one(key)
+        rows, shares = self._recorded, self._snapshot.shares
+        mask = (rows.site == site.id) & ((rows.call == call) if call is not None else True)
+        return values_per_rank(rows.take(np.flatnonzero(mask)), site, shares, quantity or default_quantity(site))
+
+    @property
+    def uneven_steps(self) -> Steps:
+        """Steps that some rank has left out, between its first and its last: merged, they speak of the other ranks alone."""
+        return uneven_steps(self._recorded, self._steps)
 
     @property
     def events(self) -> list[Event]:
@@ -166,6 +193,13 @@ class Run:
         end = len(self._ordered) if last is None else np.searchsorted(self._ordered.step, last, "right")
         return self._ordered.take(slice(int(begin), int(end)))
 
+    def counted(self) -> Rows:
+        """The rows of which every element that ranks hold in common is in one: merged, they are the stats of all ranks."""
+        if self._counted is None:
+            shares = self._snapshot.shares
+            self._counted = self._recorded if shares is None else shares.counted(self._recorded)
+        return self._counted
+
     def arrow(self) -> pa.Table:
         """Everything in long form: one row per step, rank, micro-batch, site and call, with the site's name, path and kind spelt out."""
         return to_arrow(self.rows(), self._sites)
@@ -192,10 +226,10 @@ class Run:
         return f"<Run {self.path or 'in memory'}: {self.meta.status}, {len(self._steps)} steps, {len(self._sites)} sites>"
 
     def _values(self, sites: Sequence[Site], quantity: str) -> Values:
-        return matrix_values(self._recorded, sites, self._steps, quantity)
+        return matrix_values(self.counted(), sites, self._steps, quantity)
 
     def _site_series(self, site: Site, quantity: str, call: int | None = None) -> Series:
-        rows = self._recorded
+        rows = self.counted()
         mask = rows.site == site.id
         if call is not None:
             mask &= rows.call == call

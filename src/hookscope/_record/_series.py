@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._core._quantity import quantity as derive
-from .._core._site import PARAM_KINDS, Site
+from .._core._site import Site
 from .._core._stats import Rows as StatRows
 from .._core._stats import merge_groups
-from ._columns import Mask, Rows
+from ._columns import Rows
 
 Steps = NDArray[np.int64]
 Values = NDArray[np.float64]
@@ -55,9 +55,11 @@ class Cells:
 
 @_quiet
 def merge_cells(rows: Rows, sites: Sequence[Site], steps: Steps) -> Cells:
-    """The stats of these sites (each given once), one row a step and site. `steps` is sorted and holds every step of the rows."""
+    """The stats of these sites (each given once), one row a step and site. `steps` is sorted and holds every step of the rows, which are
+    those that count when ranks are merged.
+    """
     column = _columns(rows.site, sites)
-    wanted = np.flatnonzero((column >= 0) & ~_replicas(rows, sites, column))
+    wanted = np.flatnonzero(column >= 0)
     cell = np.searchsorted(steps, rows.step[wanted]) * len(sites) + column[wanted]
     order = np.argsort(cell, kind="stable")
     cell = cell[order]
@@ -100,23 +102,6 @@ def _columns(ids: NDArray[np.int32], sites: Sequence[Site]) -> NDArray[np.intp]:
     position = np.full(size, -1, np.intp)
     position[[site.id for site in sites]] = np.arange(len(sites))
     return position[ids]
-
-
-def _replicas(rows: Rows, sites: Sequence[Site], column: NDArray[np.intp]) -> Mask:
-    """Rows of other ranks that repeat what rank 0 says: whole parameters, which data-parallel ranks hold in common.
-
-    Merged, they would count every element once a rank. A shard of a parameter is smaller than the parameter and does merge.
-    """
-    if not rows.rank.any():
-        return np.zeros(len(rows), bool)
-    whole = np.array([_elements(site) if site.kind in PARAM_KINDS and not site.label else -1 for site in sites] + [-1])
-    replica: Mask = (rows.rank > 0) & (rows.stats[:, 0] == whole[column])
-    return replica
-
-
-def _elements(site: Site) -> int:
-    known = site.sampled if site.sampled is not None else site.numel
-    return -1 if known is None else known
 
 
 def _scale(site: Site) -> float:

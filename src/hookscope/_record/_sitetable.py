@@ -17,15 +17,16 @@ _TEXTS = pa.list_(pa.string())
 _TYPES: dict[str, pa.DataType] = {
     "id": pa.int32(),
     **dict.fromkeys(("name", "module_class"), pa.string()),  # what a Site derives: for readers without hookscope
-    **dict.fromkeys(("path", "kind", "label", "output_path", "model", "module", "dtype", "device"), pa.string()),
+    **dict.fromkeys(("path", "kind", "label", "output_path", "model", "module", "dtype", "device", "part"), pa.string()),
     **dict.fromkeys(("bases", "aliases"), _TEXTS),
     "shape": pa.list_(pa.int64()),
     "trainable": pa.bool_(),
-    **dict.fromkeys(("numel", "sampled"), pa.int64()),
+    **dict.fromkeys(("numel", "sampled", "held"), pa.int64()),
 }
 _SCHEMA = pa.schema(list(_TYPES.items()))
 _FIELDS = tuple(f.name for f in fields(Site))
 _TUPLES = ("bases", "shape", "aliases")
+_ABSENT = {"part": "", "held": None}  # what tables that do not have a column yet mean by that
 
 
 def encode_sites(sites: Sequence[Site]) -> bytes:
@@ -49,7 +50,7 @@ def read_sites(path: Path) -> tuple[Site, ...]:
     """The sites of a run; none if it has no table yet."""
     try:
         table = pa.ipc.open_file(pa.BufferReader(path.read_bytes())).read_all()
-        columns = [table.column(name).to_pylist() for name in _FIELDS]
+        columns = [table.column(name).to_pylist() if name in table.column_names else [_ABSENT[name]] * len(table) for name in _FIELDS]
     except FileNotFoundError:
         return ()
     except (pa.ArrowException, KeyError) as problem:

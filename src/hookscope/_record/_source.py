@@ -12,9 +12,10 @@ from ._columns import Rows, rows_of
 from ._journal import JournalTail
 from ._layout import Layout
 from ._meta import Meta, meta_from_json
+from ._ranktables import RankTables
 from ._segment import segment_paths
+from ._shares import Shares
 from ._sink import Event
-from ._sitetable import read_sites
 from ._tail import SegmentTail
 
 
@@ -27,6 +28,7 @@ class Snapshot:
     events: tuple[Event, ...]
     parts: tuple[Rows, ...]
     unread: int = 0
+    shares: Shares | None = None  # None: one rank alone
 
 
 class Source(Protocol):
@@ -70,10 +72,14 @@ class DirectorySource:
         if meta.created != self._created:  # not the run that was read before: it was overwritten
             self._forget()
             self._created = meta.created
-        unread = sum(self._read_rank(rank) for rank in self._layout.ranks())
-        sites = read_sites(self._layout.sites)
+        ranks = self._layout.ranks()
+        fresh = {rank: self._read_rank(rank) for rank in ranks}
+        self._tables.read(ranks)
+        self._parts += [self._tables.numbered(rows, rank) for rank, (rows, _) in fresh.items() if len(rows)]
         self._read_events()
-        return Snapshot(meta, sites, tuple(self._events), tuple(self._parts), unread)
+        shares = Shares(dict(self._tables.tables), _groups(self._events))
+        unread = sum(left for _, left in fresh.values())
+        return Snapshot(meta, shares.sites, tuple(self._events), tuple(self._parts), unread, shares)
 
     def size(self) -> int:
         """Bytes of all files of the run, incidents included."""
@@ -84,6 +90,7 @@ class DirectorySource:
         self._journals: dict[int, JournalTail] = {}
         self._parts: list[Rows] = []
         self._events: list[Event] = []
+        self._tables = RankTables(self._layout)
 
     def _meta(self) -> Meta:
         try:
@@ -93,21 +100,25 @@ class DirectorySource:
                 raise
             raise RunUnreadableError(_no_run(self.path, problem)) from None
 
-    def _read_rank(self, rank: int) -> int:
+    def _read_rank(self, rank: int) -> tuple[Rows, int]:
         unread = 0
         batches = []
         for path in segment_paths(self._layout.frames(rank)):
             tail = self._tails.setdefault(path, SegmentTail(path))
             batches += tail.read()
             unread += tail.unread
-        if batches:
-            self._parts.append(rows_of(batches, rank))
-        return unread
+        return rows_of(batches, rank), unread
 
     def _read_events(self) -> None:
         for rank in self._layout.journal_ranks():
             tail = self._journals.setdefault(rank, JournalTail(self._layout.journal(rank)))
             self._events += [{**event, "rank": rank} if rank else event for event in tail.read()]
+
+
+def _groups(events: list[Event]) -> frozenset[tuple[int, ...]]:
+    """Ranks that work on the same samples, as they have told."""
+    told = (e["ranks"] for e in events if e.get("event") == "same_samples" and isinstance(e.get("ranks"), list))
+    return frozenset(tuple(int(rank) for rank in ranks) for ranks in told)
 
 
 def _no_run(path: Path, problem: Exception) -> str:

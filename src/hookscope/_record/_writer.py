@@ -33,14 +33,14 @@ class RunWriter:
 
     Frames are gathered and reach the disk, as one compressed batch, at the first of: one second since the last time (looked at in
     `frame`), 50,000 rows, `flush()`, `close()`. Sites and events are on disk when the call returns. Of several ranks each has its own
-    writer on the same directory (`meta.rank`); sites and run.json are written by rank 0.
+    writer on the same directory (`meta.rank`), with sites of its own; run.json is written by rank 0.
 
     `beside=True` leaves the work on frames and sites to a thread: `frame` and `sites` never wait for the disk, `flush` and `close` do. What
     fails there is raised by the next call. Where more than 64 MiB of frames wait, further ones are dropped, and the event `frames_dropped`
     counts them. Events are on disk when the call returns, either way. The files are the same.
 
     `overwrite=True` replaces an existing run and removes nothing but a run's own files. `resume=True` continues one: `next_step` is the
-    step after the last recorded one (0 in a new run) and `known_sites` the table so far, whose ids must be kept.
+    step after the last one that any rank has recorded (0 in a new run) and `known_sites` the table so far, whose ids must be kept.
 
     Raises RunExistsError if there is a run and neither was asked for, RunError if the directory cannot be written. Later failures (a full
     disk) raise a plain OSError; rows not yet written are kept and tried again with the next flush.
@@ -57,8 +57,8 @@ class RunWriter:
         self.path = Path(to)
         self._layout = Layout(self.path)
         resumed = claim(self._layout, meta, overwrite=overwrite, resume=resume)
-        self._known = read_sites(self._layout.sites) if resumed else ()
-        self._next_step = _last_step(self._layout.frames(meta.rank)) + 1 if resumed else 0
+        self._known = read_sites(self._layout.sites_of(meta.rank)) if resumed else ()
+        self._next_step = max((_last_step(self._layout.frames(r)) for r in self._layout.ranks()), default=-1) + 1 if resume else 0
         self._meta = replace(meta, created=self._created(meta)) if resumed else meta
         self._buffer = FrameBuffer()
         self._beside = Beside(threaded=beside)
@@ -87,8 +87,8 @@ class RunWriter:
     def sites(self, table: Sequence[Site], /) -> None:
         """Replace the table of sites; a UsageError if an id changes its meaning."""
         merged = grown(self._known, table)
-        if merged != self._known and self._meta.rank == 0:
-            self._beside.hand(lambda: replace_file(self._layout.sites, encode_sites(merged)))
+        if merged != self._known:
+            self._beside.hand(lambda: replace_file(self._layout.sites_of(self._meta.rank), encode_sites(merged)))
         self._known = merged
 
     def frame(self, frame: Frame, /) -> None:

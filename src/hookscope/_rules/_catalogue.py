@@ -19,6 +19,11 @@ from ._nonfinite_input import nonfinite_input
 from ._nonfinite_loss import nonfinite_loss
 from ._nonfinite_weight import nonfinite_weight
 from ._optimizer_setting import optimizer_setting
+from ._rank_apart import rank_apart
+from ._rank_data import rank_data
+from ._rank_divergence import rank_divergence
+from ._rank_no_gradient import rank_no_gradient
+from ._rank_steps import rank_steps
 from ._vanishing_grad import vanishing_grad
 
 Rule = Callable[..., Iterator[Finding]]  # rule(run, *, threshold=...)
@@ -38,6 +43,11 @@ RULES: tuple[Rule, ...] = (
     lr_too_high,
     grad_runaway,
     exploding_grad,
+    rank_divergence,
+    rank_data,
+    rank_apart,
+    rank_no_gradient,
+    rank_steps,
     blind,
 )
 

@@ -19,6 +19,7 @@ from ._exploding_grad import exploding_grad
 from ._left_out import milder_where_left_out
 from ._line import with_lines
 from ._order import in_causal_order
+from ._ranks import with_ranks
 
 
 def diagnose(
@@ -62,7 +63,7 @@ def diagnose(
     bound = {exploding_grad: partial(exploding_grad, grad_norm_threshold=grad_norm_threshold)}
     with np.errstate(all="ignore"):  # NaN and Inf are what is looked for
         found = with_lines([finding for rule in chosen for finding in bound.get(rule, rule)(opened)], opened.events)
-        found = milder_where_left_out(found, opened.events)
+        found = list(with_ranks(milder_where_left_out(found, opened.events), opened))
     merged = _merged(found if select is None else _selected(found, opened, select))
     return Diagnosis(str(opened.path or "in memory"), len(opened.steps), in_causal_order(merged))
 

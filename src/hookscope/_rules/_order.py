@@ -14,6 +14,8 @@ EXPLOSION = frozenset({"act-explode-depth", "lr-too-high", "grad-runaway", "expl
 PRIORITY: tuple[str, ...] = (
     "nonfinite-input",
     "optimizer-setting",
+    "rank-divergence",
+    "rank-data",
     "act-explode-depth",
     "leap",
     "nonfinite-weight",
@@ -26,6 +28,9 @@ PRIORITY: tuple[str, ...] = (
     "exploding-grad-depth",
     "grad-runaway",
     "exploding-grad",
+    "rank-apart",
+    "rank-no-gradient",
+    "rank-steps",
     "blind",
 )
 # What each rule accounts for when the other finding is not earlier than it.

@@ -67,6 +67,8 @@ def is_dense(tensor: torch.Tensor) -> bool:
 
 def _unwrapped(tensor: torch.Tensor) -> torch.Tensor | None:
     """Detached; a distributed tensor's local part, a subclass as torch.Tensor; None for what holds no memory of its own."""
+    if any(p.is_partial() for p in getattr(tensor, "placements", ())):
+        return None  # a DTensor whose parts are terms of a sum: no part holds numbers of the tensor
     for name in ("to_local", "trigger_wait"):  # DTensor; AsyncCollectiveTensor
         if (unwrap := getattr(tensor, name, None)) is not None:
             tensor = unwrap()

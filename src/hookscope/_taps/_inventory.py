@@ -13,6 +13,7 @@ from .._core._errors import AttachError
 from .._core._names import strip_wrappers
 from .._core._select import select_sites
 from .._core._site import MODULE_KINDS, PARAM_KINDS, Site
+from ._parts import is_distributed, local, part_of
 
 _LEADING = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 
@@ -94,12 +95,14 @@ def candidates(model: nn.Module, name: str = "") -> Iterator[Site]:
 def tensor_facts(tensor: torch.Tensor) -> dict[str, Any]:
     """Shape, dtype, device and size as `Site` keeps them; no shape has a parameter not yet materialised, or a nested tensor."""
     lazy = is_lazy(tensor)
+    spread = {"part": part_of(tensor), "held": local(tensor).numel()} if is_distributed(tensor) else {}
     return {
         "shape": None if lazy or tensor.is_nested else tuple(tensor.shape),
         "numel": None if lazy else tensor.numel(),
         "dtype": str(tensor.dtype).removeprefix("torch."),
         "device": str(tensor.device),
         "trainable": tensor.requires_grad if isinstance(tensor, nn.Parameter) else None,
+        **spread,
     }
 
 

@@ -10,8 +10,9 @@ from .._core._site import MODULE_KINDS, Kind, Site
 
 _UNASKED: tuple[Kind, ...] = ("output", "output_grad", "param", "param_grad", "update")  # what a path without a kind has read at all times
 MICRO = "micro"
+LOCAL = "local"
 # Sites that turn up, or not, while the training runs.
-_LABELS: dict[Kind, tuple[str, ...]] = {"output": ("eval",), "output_grad": ("inner", "second"), "param_grad": ("preclip", MICRO)}
+_LABELS: dict[Kind, tuple[str, ...]] = {"output": ("eval",), "output_grad": ("inner", "second"), "param_grad": ("preclip", MICRO, LOCAL)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from .._taps._parts import local
+
 _SQUARES = ("exp_avg_sq", "max_exp_avg_sq", "square_avg", "sum", "exp_inf")  # what torch's optimizers divide by, or by the root of
 DecayRate = Callable[[torch.optim.Optimizer, dict[str, Any]], float]
 
@@ -34,13 +36,16 @@ def why(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> dict[str, 
     rate, eps = _number(group.get("lr")), _number(group.get("eps"))
     if rate is not None and not math.isfinite(rate):
         return {"cause": "lr", "lr": repr(rate)}
-    state = {name: value for name, value in optimizer.state.get(parameter, {}).items() if _is_real(value)}
+    own = {
+        name: local(v) if isinstance(v, torch.Tensor) else v for name, v in optimizer.state.get(parameter, {}).items()
+    }  # asks no other rank
+    state = {name: value for name, value in own.items() if _is_real(value)}
     squares = {name: state[name] for name in _SQUARES if name in state}
     if bad := [name for name, value in state.items() if not bool(torch.isfinite(value).all())]:
         return {"cause": "state", "state": bad[0], "dtype": str(state[bad[0]].dtype).removeprefix("torch.")}
     if eps is not None and _vanishes(eps, squares) and any(bool((value == 0).any()) for value in squares.values()):
         return {"cause": "eps", "eps": eps, "dtype": dtype}
-    return {"cause": "overflow" if bool(torch.isinf(parameter).any()) else None, "lr": rate, "dtype": dtype}
+    return {"cause": "overflow" if bool(torch.isinf(local(parameter)).any()) else None, "lr": rate, "dtype": dtype}
 
 
 def _vanishes(eps: float, squares: dict[str, torch.Tensor]) -> bool:

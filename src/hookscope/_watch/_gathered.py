@@ -7,6 +7,7 @@ import torch
 
 from .._core._stats import WIDTH, Rows
 from .._stats import Batch, Row, reduce_into
+from .._taps._parts import is_partial, local
 from ._store import Store
 
 
@@ -22,6 +23,9 @@ class Gathered:
 
     def add(self, number: int, tensor: torch.Tensor, rows: dict[str, Row], kind: str) -> bool:
         """Whether there is anything to read."""
+        if is_partial(tensor):
+            return False
+        tensor = local(tensor)
         if not self.batch.add(tensor):
             if kind not in rows or rows[kind].view.device != tensor.device:
                 rows[kind] = self.store.row(tensor)

@@ -12,7 +12,9 @@ from torch import nn
 from .._core._site import ROOT, Site
 from .._taps._inventory import candidates, modules
 from .._taps._leaf_parameters import owners_of, parameters_behind
+from .._taps._parts import is_distributed, tensor_group
 from ._chosen import choose
+from ._local_gradients import is_averaged
 from ._parameters import Parameters
 from ._placing import Placing
 from ._settings import Settings
@@ -51,6 +53,11 @@ class Models:
         for name, model in alive.items():
             self.placing.attach(model, name, chosen)
             self.parameters.attach(model, name)
+        for model in alive.values():
+            if is_averaged(model):
+                self.event("averaged")
+            if len(together := tensor_group(model)) > 1:
+                self.event("same_samples", ranks=together)
         self._candidates = known + fresh
         self._by_name |= models
         self.table.keeps = chosen.keeps
@@ -102,9 +109,12 @@ class Models:
         return self.parameters.among(parameters)
 
     def look_behind(self, roots: Iterable[torch.Tensor]) -> None:
-        """At the 1st, 2nd, 4th, ... backward: does the loss depend on parameters of which no watched model knows?"""
+        """At the 1st, 2nd, 4th, ... backward: does the loss depend on parameters of which no watched model knows?
+
+        Not asked where parameters are spread over ranks: the loss then depends on what was gathered from them.
+        """
         self._backwards += 1
-        if self._backwards & (self._backwards - 1) == 0:
+        if self._backwards & (self._backwards - 1) == 0 and not any(map(is_distributed, self.parameters.alive())):
             hidden = self._meet(parameters_behind(roots))
             if hidden:
                 self.event("hidden_parameters", parameters=owners_of(hidden[:8]), count=len(hidden))

@@ -12,10 +12,15 @@ DEBT = 4  # recorded steps that alarms may be ahead of the budget
 AT_LEAST = 1000  # steps, at most, without a recorded one, however small the budget
 LEAST = 0.25  # of the budget is for recording steps, even where to look at each of them costs more than all of it
 SMOOTH = 0.2
+TOGETHER = 64  # steps that many ranks record at the beginning
+SHARE = 0.32  # of a step's time, what recording it is taken to cost where ranks must agree without measuring it
 
 
 class Pace:
     """`every` is a fixed schedule; None leaves it to the `budget`, a share of the training's time.
+
+    Of several `ranks` each measures other times: there the schedule is one of step numbers alone, the same on all of them. An alarm is
+    what a rank itself has seen.
 
     `spent` tells the nanoseconds spent so far. Once a step has been asked about, the answer stays, unless an `alarm` makes it yes.
     After the opening, what is recorded for no alarm costs at most `budget` of any stretch of time, and one recorded step; what it costs to
@@ -28,12 +33,14 @@ class Pace:
         budget: float,
         spent: Callable[[], int],
         *,
+        ranks: int = 1,
         clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
         self.every = every
         self.budget = budget
         self.spent = spent
         self.clock = clock
+        self.together = every is None and ranks > 1
         self.alarms = 0
         self._first: int | None = None
         self._answers: dict[int, bool] = {}
@@ -85,11 +92,13 @@ class Pace:
         if not self.recorded(step):
             self.alarms += 1
             self._answers[step] = True
-            if self._credit >= -DEBT * self._price:
+            if self.alarms <= TOGETHER if self.together else self._credit >= -DEBT * self._price:
                 self._until = step + ALARM - 1
 
     def _decide(self, step: int) -> bool:
         self._account()
+        if self.together:
+            return step <= self._until or step % interval(step, self.budget) == 0
         if not self.saves or step <= self._until or step - self._recorded >= AT_LEAST:
             return True
         return self._credit >= self._price
@@ -112,3 +121,13 @@ class Pace:
 
 def _smoothed(before: float, now: float) -> float:
     return now if not before else (1 - SMOOTH) * before + SMOOTH * now
+
+
+def interval(step: int, budget: float) -> int:
+    """Of many ranks: every step of the first 64, then each n-th so that a recorded one costs the budget, later one in four of these.
+
+    >>> [interval(step, 0.02) for step in (10, 100, 2000)]
+    [1, 16, 64]
+    """
+    usual = min(max(1, round(SHARE / budget)), AT_LEAST) if budget > 0 else AT_LEAST
+    return 1 if step < TOGETHER else usual if step < TOGETHER * usual else min(4 * usual, AT_LEAST)

@@ -14,6 +14,7 @@ from .._core._site import Kind, Site
 from .._core._stats import Rows
 from .._stats import Marks, Row, marks_of, read_gradients
 from .._taps._inventory import candidates, is_lazy, parameters, tensor_facts
+from .._taps._parts import local
 from ._clipping import Clip, clipping
 from ._early import Early
 from ._gathered import Gathered
@@ -217,7 +218,7 @@ class Parameters:
         found = watched.numbers.get(label or kind)
         if found is None:
             before = watched.sample.before
-            sampled = before.numel() if kind == "update" and before is not None and before.numel() < parameter.numel() else None
+            sampled = before.numel() if kind == "update" and before is not None and before.numel() < local(parameter).numel() else None
             site = replace(watched.site, kind=kind, label=label, sampled=sampled, **tensor_facts(parameter))
             watched.numbers[label or kind] = found = self.table.add(site)
         return found

@@ -17,6 +17,7 @@ from .._taps._hook import Hook
 from .._taps._inventory import NamedModule, bases, clean, every_name, modules
 from ._activations import Activations
 from ._chosen import Chosen
+from ._local_gradients import by_reducer, watch_local_gradients
 from ._micro_gradients import watch_micro_gradients
 from ._owner import Owner
 from ._seat import Seat
@@ -33,6 +34,7 @@ class Placing:
         self._seats: list[Seat] = []
         self._seated = True
         self._with_micros: set[str] = set()  # models whose parameters carry hooks
+        self._with_locals: set[str] = set()  # models whose gradients are read before they are averaged over ranks
         self.unhookable: list[Site] = []
         self.entries: weakref.WeakKeyDictionary[nn.Module, Hook] = weakref.WeakKeyDictionary()
         self._returns: weakref.WeakKeyDictionary[nn.Module, Site] = weakref.WeakKeyDictionary()  # of each entry, what it gives
@@ -51,6 +53,9 @@ class Placing:
             if chosen.micros and name not in self._with_micros:
                 watch_micro_gradients(model, name, chosen, self.activations, undo)
                 self._with_micros.add(name)
+            if name not in self._with_locals and by_reducer(model):
+                watch_local_gradients(model, name, chosen, self.activations, undo)
+                self._with_locals.add(name)
             self._undo.push(undo.pop_all())
         if not self._seated:
             for seat in self._seats:

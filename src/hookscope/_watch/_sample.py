@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import nn
 
 from .._stats import Batch, change_job, is_dense, sampled_job
+from .._taps._parts import local
 
 SAMPLE = 4096  # elements of a parameter whose change is followed; the error of its rms is about 1 / sqrt(2 * 4096) = 1 %
 RUN = 8  # of them in a row: a processor fetches sixteen at once, and it is the fetching that takes time
@@ -24,9 +24,9 @@ class Sample:
         self.before: torch.Tensor | None = None
         self._job: tuple[int, ...] | None = None
 
-    def keep(self, parameter: nn.Parameter, batch: Batch) -> bool:
+    def keep(self, parameter: torch.Tensor, batch: Batch) -> bool:
         """Keep the elements as they are now, and the parameter's stats as the next row of the batch; False if it takes none."""
-        job = self._job
+        parameter, job = local(parameter), self._job
         if job is not None and parameter.data_ptr() == job[1] and parameter.numel() == job[2]:
             batch.again(parameter, job)
             return True
@@ -38,20 +38,20 @@ class Sample:
         self._job = sampled_job(parameter, self.runs, self.before)
         return batch.add(parameter)
 
-    def read_change(self, parameter: nn.Parameter, batch: Batch) -> bool:
+    def read_change(self, parameter: torch.Tensor, batch: Batch) -> bool:
         """What has changed since `keep` as the next row of the batch; False if it takes none."""
-        job, before = self._job, self.before
+        parameter, job, before = local(parameter), self._job, self.before
         if job is None or before is None or parameter.data_ptr() != job[1] or parameter.numel() != job[2]:
             return False
         batch.again(parameter, change_job(job, before))
         return True
 
-    def change(self, parameter: nn.Parameter) -> torch.Tensor | None:
+    def change(self, parameter: torch.Tensor) -> torch.Tensor | None:
         """The same, as a tensor; None where the elements are no longer the same ones."""
         before = self.before
         if before is None:
             return None
-        now = _taken(parameter, self.runs)
+        now = _taken(local(parameter), self.runs)
         if now.shape != before.shape or now.device != before.device:
             return None
         return now.float() - before.float() if now.dtype.itemsize < 4 else now - before  # halves differ by what need not be a half
@@ -69,7 +69,7 @@ def sampling_runs(shape: tuple[int, ...], wanted: int = SAMPLE) -> tuple[int, in
     return RUN, stride
 
 
-def _taken(parameter: nn.Parameter, runs: tuple[int, int]) -> torch.Tensor:
+def _taken(parameter: torch.Tensor, runs: tuple[int, int]) -> torch.Tensor:
     value = parameter.detach()
     if not value.is_contiguous() and is_dense(value):  # channels_last: as it lies in memory; a reshape would copy it all
         value = value.as_strided((value.numel(),), (1,))

@@ -66,7 +66,8 @@ class Session:
         self.locator = Locator(store, self.models.names, self.compiled)
         self.locator.plain = self.models.plain
         self.activations.locator = self.locator
-        path, rank = getattr(sink, "path", None), getattr(getattr(sink, "meta", None), "rank", 0)
+        path, meta = getattr(sink, "path", None), getattr(sink, "meta", None)
+        rank, ranks = getattr(meta, "rank", 0), getattr(meta, "world_size", 1)
         around = Surroundings(None if path is None else path / "incidents", rank, self.models.alive, self.safety.event)
         self.incidents = Incidents(settings, around, self.locator, self.online.origins)
         self.upkeep = Upkeep(self.parameters, self._plain)
@@ -80,7 +81,7 @@ class Session:
             locate=lambda micro, bad: self.safety.run("origin", self.origins.locate, micro, bad),
             adopted=self.origins.name,
         )
-        self.pace = Pace(settings.every, settings.budget, lambda: self.safety.spent + self.activations.spent)
+        self.pace = Pace(settings.every, settings.budget, lambda: self.safety.spent + self.activations.spent, ranks=ranks)
         self.activations.seat, self.activations.affords = self.placing.seat, lambda: self.pace.affords
         self.steps = Steps(self.pace, self.table, (self.activations, self.parameters), reports, first_step)
         self.steps.gate = self._gate

@@ -84,6 +84,19 @@ def value_row(value: float) -> tuple[float, ...]:
     return 1.0, float(value != value), float(np.isinf(value)), float(value == 0), kept, kept * kept, low, high
 
 
+def superseded(micros: list[MicroRows], by: MicroRows, running: Sequence[int]) -> list[MicroRows]:
+    """Earlier micro-batches without the rows of running sums that a later one has brought on."""
+    if not running or not micros:
+        return micros
+    again = by.site[np.isin(by.site, running)]
+    return [_without(micro, again) for micro in micros]
+
+
+def _without(micro: MicroRows, sites: NDArray[np.int32]) -> MicroRows:
+    kept = ~np.isin(micro.site, sites)
+    return micro if kept.all() else MicroRows(micro.site[kept], micro.call[kept], micro.seq[kept], micro.stats[kept], micro.full)
+
+
 def crowded(micros: list[MicroRows]) -> list[MicroRows]:
     """The same micro-batches, merged into one where there are too many to keep apart."""
     if len(micros) <= MAX_MICROS:

@@ -26,7 +26,7 @@ from ._parameters import Parameters
 from ._reports import Reports
 from ._scalars import Scalars
 from ._sentinel import Sentinel
-from ._step import OpenStep, crowded
+from ._step import OpenStep, crowded, superseded
 from ._table import SiteTable
 from ._tap import MicroRows
 
@@ -120,7 +120,7 @@ class Steps:
             if self.clock.complete:
                 self._close_step()
             return
-        self._pending = crowded([*self._pending, micro])
+        self._pending = crowded([*superseded(self._pending, micro, self.table.running), micro])
         self._backwards += 1
         if not self.attempts and not self._attempt:  # perhaps the weights are changed by hand: all we shall see is that they have changed
             self._read_as_given(self.parameters.alive())

@@ -21,6 +21,7 @@ class SiteTable:
         self.sites: list[Site] = list(known)
         self._ids: dict[_Key, int] = {_key(site): site.id for site in known}
         self.grown = False
+        self.running: list[int] = []  # sites that a later micro-batch reads with all that earlier ones have added
         self._are: dict[Kind, NDArray[np.bool_]] = {}
 
     def are(self, kind: Kind) -> NDArray[np.bool_]:
@@ -40,6 +41,8 @@ class SiteTable:
             if found >= 0:
                 self.sites.append(replace(site, id=found))
                 self.grown = True
+                if site.label == "local":
+                    self.running.append(found)
         return found
 
 

@@ -63,7 +63,7 @@ def held(tap: Tap, tensor: torch.Tensor) -> torch.Tensor:
     the view would be lost when that is written to, as an in-place activation does. The matrix has the same elements, and so its gradient.
     """
     base = tensor._base if tap.is_linear else None
-    return tensor if base is None or base.numel() != tensor.numel() else base
+    return tensor if base is None or base.grad_fn is None or base.numel() != tensor.numel() else base
 
 
 def tap_gradient(slot: Slot, tensor: torch.Tensor) -> bool:

@@ -44,8 +44,9 @@ class watch:  # noqa: N801  # used like the function it reads as: `with hs.watch
     `select`: what is recorded, in the selection language (default everything: outputs, gradients arriving at outputs, parameters, their
     gradients as the optimizer gets them, what each step changed, the loss). `budget`: the share of the training's time that may be spent
     (default 0.02). As long as hookscope has not spent five seconds in all, every step is recorded; later as many as the budget pays for,
-    while loss, model output and all gradients are looked at in each, and what looks wrong is recorded at once. `every`: record each n-th
-    step instead, whatever it costs. `on_finding`: "warn" (default)
+    while loss, model output and all gradients are looked at in each, and what looks wrong is recorded at once. Of several ranks each
+    measures other times: there the first 64 steps are recorded, then each 16th, from step 1024 on each 64th (other budgets in proportion),
+    the same on all. `every`: record each n-th step instead, whatever it costs. `on_finding`: "warn" (default)
     gives a warning at the moment of a finding, "raise" raises `FindingError` for one of severity error, before the optimizer
     uses bad gradients, "ignore" stays silent, a function is called with the `Finding`. `on_nonfinite`: what happens to a step whose loss or
     gradients hold NaN or Inf: "report" (default) lets it go on, "raise" raises `NonFiniteError` before the optimizer uses them, "skip"
@@ -179,6 +180,8 @@ def open_session(
         "updates": settings.updates,
     }
     meta = Meta(torch=torch.__version__, selections=tuple(selections), every=every, settings=thresholds)
+    rank, world_size = _place(meta)
+    meta = replace(meta, rank=rank, world_size=world_size)
     if to is None:
         return Session(settings, MemoryWriter(meta))
     if not isinstance(to, (str, os.PathLike)) or not os.fspath(to):
@@ -188,6 +191,14 @@ def open_session(
         end_recording_to(path)
     writer = RunWriter(path, meta, overwrite=overwrite, resume=resume, beside=True)
     return Session(settings, writer, first_step=writer.next_step, known=writer.known_sites)
+
+
+def _place(meta: Meta) -> tuple[int, int]:
+    """This process among the ranks; started without a launcher, it is the process group that knows."""
+    distributed = torch.distributed
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return meta.rank, meta.world_size
+    return distributed.get_rank(), distributed.get_world_size()
 
 
 def _rehearse(models: Mapping[str, nn.Module], settings: Settings) -> None:
