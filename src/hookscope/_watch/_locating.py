@@ -5,7 +5,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import filterfalse
 from typing import Any
 
 import numpy as np
@@ -271,7 +270,7 @@ class Locator:
     def _in_model(self, micro: MicroRows, sites: Sequence[Site], _bad: Mapping[str, bool], leap: Leap | None = None) -> Sequence[Verdict]:
         names = self.names()
         self._recall_outputs(self._forwards, micro, sites)
-        for module in filterfalse(gathers, dict.fromkeys(forward.module for forward in self._forwards)):
+        for module in dict.fromkeys(forward.module for forward in self._forwards if not gathers(forward.module)):
             forwards = [forward for forward in self._forwards if forward.module is module]
             found = replay(forwards, self._buffers[module], names, self._row, leap)
             if found.verdicts:

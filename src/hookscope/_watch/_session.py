@@ -67,8 +67,7 @@ class Session:
         self.locator.plain = self.models.plain
         self.activations.locator = self.locator
         path, meta = getattr(sink, "path", None), getattr(sink, "meta", None)
-        rank, ranks = getattr(meta, "rank", 0), getattr(meta, "world_size", 1)
-        around = Surroundings(None if path is None else path / "incidents", rank, self.models.alive, self.safety.event)
+        around = Surroundings(None if path is None else path / "incidents", getattr(meta, "rank", 0), self.models.alive, self.safety.event)
         self.incidents = Incidents(settings, around, self.locator, self.online.origins)
         self.upkeep = Upkeep(self.parameters, self._plain)
         self.origins = Origins(self.locator, self.upkeep, lambda: self.table.sites, self._note)
@@ -81,7 +80,9 @@ class Session:
             locate=lambda micro, bad: self.safety.run("origin", self.origins.locate, micro, bad),
             adopted=self.origins.name,
         )
-        self.pace = Pace(settings.every, settings.budget, lambda: self.safety.spent + self.activations.spent, ranks=ranks)
+        self.pace = Pace(
+            settings.every, settings.budget, lambda: self.safety.spent + self.activations.spent, ranks=getattr(meta, "world_size", 1)
+        )
         self.activations.seat, self.activations.affords = self.placing.seat, lambda: self.pace.affords
         self.steps = Steps(self.pace, self.table, (self.activations, self.parameters), reports, first_step)
         self.steps.gate = self._gate
