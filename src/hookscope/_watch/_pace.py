@@ -131,3 +131,8 @@ def interval(step: int, budget: float) -> int:
     """
     usual = min(max(1, round(SHARE / budget)), AT_LEAST) if budget > 0 else AT_LEAST
     return 1 if step < TOGETHER else usual if step < TOGETHER * usual else min(4 * usual, AT_LEAST)
+
+
+def ranks_of(sink: object) -> int:
+    """How many ranks record into the same run."""
+    return int(getattr(getattr(sink, "meta", None), "world_size", 1))

@@ -30,7 +30,7 @@ from ._notice import warn
 from ._online import Online
 from ._open_sessions import close_at_exit
 from ._origins import Origins
-from ._pace import Pace
+from ._pace import Pace, ranks_of
 from ._parameters import Parameters
 from ._placing import Placing
 from ._reports import Reports
@@ -66,8 +66,8 @@ class Session:
         self.locator = Locator(store, self.models.names, self.compiled)
         self.locator.plain = self.models.plain
         self.activations.locator = self.locator
-        path, meta = getattr(sink, "path", None), getattr(sink, "meta", None)
-        around = Surroundings(None if path is None else path / "incidents", getattr(meta, "rank", 0), self.models.alive, self.safety.event)
+        path, rank = getattr(sink, "path", None), getattr(getattr(sink, "meta", None), "rank", 0)
+        around = Surroundings(None if path is None else path / "incidents", rank, self.models.alive, self.safety.event)
         self.incidents = Incidents(settings, around, self.locator, self.online.origins)
         self.upkeep = Upkeep(self.parameters, self._plain)
         self.origins = Origins(self.locator, self.upkeep, lambda: self.table.sites, self._note)
@@ -80,9 +80,7 @@ class Session:
             locate=lambda micro, bad: self.safety.run("origin", self.origins.locate, micro, bad),
             adopted=self.origins.name,
         )
-        self.pace = Pace(
-            settings.every, settings.budget, lambda: self.safety.spent + self.activations.spent, ranks=getattr(meta, "world_size", 1)
-        )
+        self.pace = Pace(settings.every, settings.budget, lambda: self.safety.spent + self.activations.spent, ranks=ranks_of(sink))
         self.activations.seat, self.activations.affords = self.placing.seat, lambda: self.pace.affords
         self.steps = Steps(self.pace, self.table, (self.activations, self.parameters), reports, first_step)
         self.steps.gate = self._gate
