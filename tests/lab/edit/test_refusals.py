@@ -39,6 +39,22 @@ def test_wrong_numbers_are_refused_when_the_op_is_made(message: str) -> None:
     assert str(error.value) == message
 
 
+MASKS = {
+    "Python": [False, True, False],
+    "numpy": np.array([False, True, False]),
+    "torch": torch.tensor([False, True, False]),
+    "one of numpy": [np.bool_(True)],
+    "one": True,
+}
+
+
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+@pytest.mark.parametrize("name", ["units", "positions", "heads", "calls"])
+def test_truth_values_are_never_taken_for_0_and_1(mask: object, name: str) -> None:
+    with pytest.raises(hs.UsageError, match=rf"{name}= was given truth values: give the numbers of what is meant, such as mask\.nonzero"):
+        hs.zero().at(**{name: mask})
+
+
 LATE = {
     "the vector of shape (5,) does not fit first:output of shape (2, 6): give that shape, one that broadcasts to it, "
     "or 6 numbers, one for each unit": hs.add(torch.ones(5)),
