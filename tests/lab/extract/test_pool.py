@@ -144,6 +144,16 @@ def test_the_mask_is_found_in_the_batch_by_its_name() -> None:
         hs.extract(model, batch, "table", pool=hs.Pool("mean", mask="padding"))
 
 
+def test_a_pool_for_what_is_not_in_the_model_is_refused_with_what_is_near() -> None:
+    model = nn.Sequential()
+    model.add_module("encoder", nn.Conv2d(3, 4, 1))
+    x = torch.ones(2, 3, 5, 5)
+    with pytest.raises(hs.SelectionError, match="'encodr'.*'?encoder"):
+        hs.extract(model, x, "encoder", pool={"encodr": "mean"})
+    assert hs.extract(model, x, "encoder", pool={"encoder:output": "mean"})["encoder"].shape == (2, 4)
+    assert not model[0]._forward_hooks
+
+
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [

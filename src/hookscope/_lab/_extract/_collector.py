@@ -11,7 +11,7 @@ from torch import nn
 
 from ..._core._errors import UsageError
 from ..._core._match import EVERY_CALL
-from ..._core._select import Matcher, Selectable, select
+from ..._core._select import Matcher, Selectable, select, select_sites
 from ..._core._site import Site
 from ..._taps._modes import unseen
 from ._key import Key
@@ -78,8 +78,13 @@ class Collector:
 
 
 def _pools(wanted: Wanted, options: Options) -> list[tuple[Matcher, Pool | Callable[[torch.Tensor], torch.Tensor]]]:
-    """Which pool is meant for which sites; parameters have neither samples nor positions."""
+    """Which pool is meant for which sites; parameters have neither samples nor positions.
+
+    Raises `SelectionError` where a part of a mapping's selection matches nothing in the model.
+    """
     if options.pool is None:
         return []
     each = options.pool if isinstance(options.pool, Mapping) else {_OF_MODULES: options.pool}
+    for where in options.pool if isinstance(options.pool, Mapping) else ():
+        select_sites(wanted.every, where, kinds=UNWRITTEN, leaves=False)
     return [(select(where).among(wanted.every, kinds=UNWRITTEN), as_pool(pool)) for where, pool in each.items()]
