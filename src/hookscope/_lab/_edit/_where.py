@@ -89,7 +89,7 @@ def picked(name: str, given: Picked | None) -> Index | None:
         return None
     try:
         items = [given] if isinstance(given, int | slice) else list(given)
-        if any(_is_truth(one) for one in items):
+        if any(is_truth(one) for one in items):
             raise UsageError(f"{name}= was given truth values: give the numbers of what is meant, such as mask.nonzero().flatten()")
         index = Index(tuple(map(_item, items)))
     except TypeError:
@@ -114,7 +114,7 @@ def _item(one: object) -> int | Span:
     return operator.index(one)  # type: ignore[arg-type]  # raises TypeError for what is no number
 
 
-def _is_truth(one: object) -> bool:
+def is_truth(one: object) -> bool:
     """Whether it is a truth value of Python, numpy or torch, which would pass for 0 or 1."""
     return isinstance(one, bool) or str(getattr(one, "dtype", "")).removeprefix("torch.") == "bool"
 
