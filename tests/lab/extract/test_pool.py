@@ -166,7 +166,7 @@ def test_a_pool_for_what_is_not_in_the_model_is_refused_with_what_is_near() -> N
     model = nn.Sequential()
     model.add_module("encoder", nn.Conv2d(3, 4, 1))
     x = torch.ones(2, 3, 5, 5)
-    with pytest.raises(hs.SelectionError, match="'encodr'.*'?encoder"):
+    with pytest.raises(hs.SelectionError, match=r"'encodr'.*'?encoder"):
         hs.extract(model, x, "encoder", pool={"encodr": "mean"})
     assert hs.extract(model, x, "encoder", pool={"encoder:output": "mean"})["encoder"].shape == (2, 4)
     assert not model[0]._forward_hooks

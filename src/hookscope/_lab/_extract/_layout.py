@@ -55,7 +55,7 @@ def layout_of(module: nn.Module, dims: int) -> str | None:
 
 
 def is_state(module: nn.Module, path: str) -> bool:
-    """Whether `path` leads to a state of an LSTM or GRU, (layers, N, C) whatever `batch_first` says: second of what goes in and comes out."""
+    """Whether `path` leads to a state of an LSTM or GRU, (layers, N, C) whatever `batch_first` says: the second in and out."""
     if isinstance(module, nn.Sequential) and len(module):
         return is_state(module[-1], path)
     return isinstance(module, nn.RNNBase) and path.startswith(("[1]", "['hx']", ".hx"))
