@@ -91,6 +91,15 @@ def test_settings_and_sites_that_one_run_lacks_are_listed(base: Path, train: Tra
     assert not found  # equal where both looked, but they did not look at the same
 
 
+def test_a_run_that_ended_early_is_not_equal(base: Path, train: Train) -> None:
+    found = hs.compare(base, short := train(steps=10))
+    assert not found
+    assert (found.first_step, found.steps, found.steps_only_a, found.steps_only_b) == (None, 10, 14, 0)
+    assert found.verdict.startswith("equal to the last bit in 10 common steps")
+    assert found.verdict.endswith("; 14 steps only in a, a ends at step 23 and b at step 9")
+    assert hs.compare(short, base).steps_only_b == 14
+
+
 def test_sites_can_be_chosen(base: Path, train: Train) -> None:
     found = hs.compare(base, train(change_at=5), select="*.weight:param")
     assert {change.site for change in found} == {"0.weight:param", "2.weight:param"}

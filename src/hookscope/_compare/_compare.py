@@ -61,8 +61,9 @@ def compare(a: Run | str | os.PathLike[str], b: Run | str | os.PathLike[str], *,
     result = RunComparison(
         _name(runs[0]), _name(runs[1]), "", len(aligned.steps), step, first, tuple(changes), tuple(_settings(*runs)),
         tuple(s.name for s in sites[0] if s.name not in names[1]), tuple(s.name for s in sites[1] if s.name not in names[0]),
+        *(len(np.setdiff1d(run.steps, aligned.steps)) for run in runs),
     )  # fmt: skip
-    return _with_verdict(result)
+    return replace(result, verdict=_verdict(result) + _longer(result, *runs))
 
 
 def _name(run: Run) -> str:
@@ -116,8 +117,13 @@ def _settings(a: Run, b: Run) -> Iterator[tuple[str, Any, Any]]:
             yield f"settings.{name}", left, right
 
 
-def _with_verdict(found: RunComparison) -> RunComparison:
-    return replace(found, verdict=_verdict(found))
+def _longer(found: RunComparison, a: Run, b: Run) -> str:
+    """What one run has beyond the other, or between: steps."""
+    said = [f"{n:,} steps only in {side}" for n, side in ((found.steps_only_a, "a"), (found.steps_only_b, "b")) if n]
+    ends = int(a.steps[-1]), int(b.steps[-1])
+    if ends[0] != ends[1]:
+        said.append(f"a ends at step {ends[0]:,} and b at step {ends[1]:,}")
+    return f"; {', '.join(said)}" if said else ""
 
 
 def _verdict(found: RunComparison) -> str:

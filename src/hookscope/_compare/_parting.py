@@ -39,10 +39,11 @@ class SiteChange:
 
 @dataclass(frozen=True, slots=True)
 class RunComparison:
-    """Two runs, compared. It is true where nothing recorded differs in any bit (times aside).
+    """Two runs, compared. It is true where both recorded the same steps and sites and nothing differs in any bit (times aside).
 
     `first_step` and `first_site` say where they part, in order of execution; `sites` are worst first. `settings` are the entries of
-    run.json that differ, as name, a's, b's. `only_a` and `only_b` are sites that one run has alone, `steps` the steps both have.
+    run.json that differ, as name, a's, b's. `only_a` and `only_b` are sites that one run has alone, `steps` the steps both have,
+    `steps_only_a` and `steps_only_b` how many one has alone, as where the other ended early.
 
     >>> RunComparison("a", "b", "equal", steps=5).same
     True
@@ -58,11 +59,14 @@ class RunComparison:
     settings: tuple[tuple[str, Any, Any], ...] = ()
     only_a: tuple[str, ...] = ()
     only_b: tuple[str, ...] = ()
+    steps_only_a: int = 0
+    steps_only_b: int = 0
 
     @property
     def same(self) -> bool:
-        """Whether they are equal to the last bit in everything that both recorded, and recorded the same sites."""
-        return self.first_step is None and not self.only_a and not self.only_b
+        """Whether they are equal to the last bit in everything that both recorded, and recorded the same sites and steps."""
+        alone = self.only_a or self.only_b or self.steps_only_a or self.steps_only_b
+        return self.first_step is None and not alone
 
     @property
     def significant(self) -> tuple[SiteChange, ...]:

@@ -65,6 +65,36 @@ def test_a_copy_is_equal_to_the_last_bit_and_so_is_its_backward() -> None:
     assert all(row.values == "equal" for row in found.parameters)
 
 
+@pytest.mark.parametrize("frozen", ["a", "b"])
+def test_a_gradient_that_one_side_alone_has_is_a_divergence_and_named(frozen: str) -> None:
+    a, b = mlp(), mlp()
+    dict((a if frozen == "a" else b).named_parameters())["3.bias"].requires_grad_(False)
+    found = hs.diff(a, b, rows(), loss_fn=mean_square)
+    other = "b" if frozen == "a" else "a"
+    assert not found
+    assert found.verdict == (
+        f"outputs are equal within tolerance; first divergence in the backward: 3.bias has a gradient in {other} and none in {frozen}"
+    )
+    assert [(row.a, row.lacking) for row in found.gradients if row.diverges] == [("3.bias", frozen)]
+
+
+def test_a_tied_parameter_has_its_gradient_under_every_name() -> None:
+    def tied(*order: str) -> nn.Module:
+        torch.manual_seed(0)
+        shared = nn.Linear(6, 6)
+        model = nn.ModuleDict({name: nn.Linear(6, 6) for name in order})
+        for layer in model.values():
+            layer.weight, layer.bias = shared.weight, shared.bias
+        return model
+
+    def through(model: nn.Module, batch: Any) -> torch.Tensor:
+        assert isinstance(model, nn.ModuleDict)
+        out: torch.Tensor = model["y"](torch.tanh(model["x"](batch))).square().mean()
+        return out
+
+    assert hs.diff(tied("x", "y"), tied("y", "x"), rows(), loss_fn=through)
+
+
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
 @pytest.mark.parametrize("length", [7, 3])  # 3 is the batch, too: which axis is which is then not told by the sizes
 def test_batch_first_is_equal_to_batch_second(kind: type[nn.RNNBase], length: int) -> None:

@@ -146,6 +146,8 @@ WRONG = {
     "metric returned str: return a number, or a tensor with one for each sample": {"metric": lambda m, x: "x"},
     "loader has no batch: give a list of batches, or a DataLoader": {"loader": []},
     "units='all': give 'each', numbers, a slice, or None for whole sites": {"units": "all"},
+    "wide:output has no unit 99: there are 3, numbered from 0 to 2": {"units": [0, 99]},
+    "units=slice(3, 9, None) picks none of the 3 units": {"units": slice(3, 9)},
 }
 
 

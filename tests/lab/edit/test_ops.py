@@ -40,7 +40,7 @@ CASES: dict[str, tuple[hs.Op, Callable[[torch.Tensor], torch.Tensor]]] = {
     "mean from numpy": (hs.mean(VECTOR.numpy()), VECTOR.expand_as),
     "patch": (hs.patch(OTHER), lambda h: OTHER),
     "swap": (hs.swap([4, 3, 2, 1, 0]), lambda h: h.flip(0)),
-    "swap of units": (hs.swap([1, 0, 2, 3, 4, 4], dim=1), lambda h: h[:, [1, 0, 2, 3, 4, 4]]),
+    "swap of units": (hs.swap([1, 0, 2, 3, 5, 4], dim=1), lambda h: h[:, [1, 0, 2, 3, 5, 4]]),
     "project out": (hs.project(DIRECTIONS), project_out),
     "project onto": (hs.project(DIRECTIONS, onto=True), lambda h: h - project_out(h)),
     "project out what is dependent": (hs.project(torch.cat([DIRECTIONS, DIRECTIONS.sum(0, keepdim=True)])), project_out),

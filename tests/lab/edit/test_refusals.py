@@ -20,7 +20,10 @@ WRONG = {
     "directions of shape (2, 2, 2): give one vector over the units, or a matrix with one in each row": lambda: hs.project(
         torch.ones(2, 2, 2)
     ),
-    "swap([0, 2]) is no order: name an index from 0 to one less than their count for each place": lambda: hs.swap([0, 2]),
+    "swap([0, 2]) is no order: name each index from 0 to one less than their count once": lambda: hs.swap([0, 2]),
+    "swap([0, 0, 1, 2]) is no order: name each index from 0 to one less than their count once": lambda: hs.swap([0, 0, 1, 2]),
+    "swap([1.0, 0.0]) is no order: name each index from 0 to one less than their count once": lambda: hs.swap([1.0, 0.0]),  # type: ignore[list-item]
+    "swap([True, False]) is no order: name each index from 0 to one less than their count once": lambda: hs.swap([True, False]),
     "replace(3) has no function: give one that takes a tensor and returns a tensor": lambda: hs.replace(3),
     "the vector is a str, which is no tensor: give a number, an array or a tensor": lambda: hs.add("x"),
     "units=[] picks nothing: leave it out to mean all": lambda: hs.zero().at(units=[]),
@@ -37,6 +40,22 @@ def test_wrong_numbers_are_refused_when_the_op_is_made(message: str) -> None:
     with pytest.raises(hs.UsageError) as error:
         WRONG[message]()
     assert str(error.value) == message
+
+
+MASKS = {
+    "Python": [False, True, False],
+    "numpy": np.array([False, True, False]),
+    "torch": torch.tensor([False, True, False]),
+    "one of numpy": [np.bool_(True)],
+    "one": True,
+}
+
+
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+@pytest.mark.parametrize("name", ["units", "positions", "heads", "calls"])
+def test_truth_values_are_never_taken_for_0_and_1(mask: object, name: str) -> None:
+    with pytest.raises(hs.UsageError, match=rf"{name}= was given truth values: give the numbers of what is meant, such as mask\.nonzero"):
+        hs.zero().at(**{name: mask})
 
 
 LATE = {

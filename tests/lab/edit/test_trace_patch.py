@@ -109,7 +109,8 @@ def test_the_trace_shows_itself() -> None:
 WRONG = {
     "the metric is 0 on the clean input and 0 on the corrupt one: it has to tell them apart": {"metric": lambda output: 0.0},
     "positions='all': give 'each', 'whole', numbers or a slice": {"positions": "all"},
-    "positions=[9] picks none of the 3 positions": {"positions": [9]},
+    "first:output has no position 7: there are 3, numbered from 0 to 2": {"positions": [0, 7]},
+    "positions=slice(3, 9, None) picks none of the 3 positions": {"positions": slice(3, 9)},
     "metric returned NoneType: return a number, or a tensor with one for each sample": {"metric": lambda output: None},
 }
 

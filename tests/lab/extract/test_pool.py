@@ -81,6 +81,24 @@ def test_sequences_that_come_first_are_known_by_batch_first(module: nn.Module) -
     assert torch.equal(hs.Pool("mean").of(X3, module), X3.mean(0))
 
 
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_states_of_recurrent_modules_keep_their_samples_and_lose_their_layers(kind: type[nn.RNNBase], first: bool) -> None:
+    module = kind(4, 6, 2, batch_first=first)
+    x, hx = torch.randn(3, 3, 4), torch.randn(2, 3, 6)
+    given = (hx, hx + 1) if kind is nn.LSTM else hx
+    whole = hs.extract(module, {"input": x, "hx": given}, "(root):input,output")
+    pool = hs.Pool("mean", mask=torch.ones(3, 3))
+    pooled = hs.extract(module, {"input": x, "hx": given}, "(root):input,output", pool=pool)
+    assert list(pooled) == list(whole)
+    states = [key for key in whole if whole[key].shape[0] == 2]
+    assert len(states) == (4 if kind is nn.LSTM else 2)
+    for key in states:
+        torch.testing.assert_close(pooled[key], (whole[key][0] + whole[key][1]) / 2)
+    by_place = hs.extract(module, (x, given), "(root):input,output", pool="last")
+    assert {tuple(t.shape) for t in by_place.values()} == {(3, 4), (3, 6)}
+
+
 @pytest.mark.parametrize(
     ("module", "tensor"), [(nn.Identity(), X4), (nn.ReLU(), X4), (nn.Sequential(), X4), (nn.Sequential(nn.Conv1d(1, 1, 1), nn.ReLU()), X3)]
 )
@@ -142,6 +160,16 @@ def test_the_mask_is_found_in_the_batch_by_its_name() -> None:
     assert torch.allclose(got, torch.stack([(table[1] + table[2]) / 2, table[3]]))
     with pytest.raises(hs.UsageError, match=r"mask='padding' is to be found in the batch, which is 'ids', 'attention_mask'"):
         hs.extract(model, batch, "table", pool=hs.Pool("mean", mask="padding"))
+
+
+def test_a_pool_for_what_is_not_in_the_model_is_refused_with_what_is_near() -> None:
+    model = nn.Sequential()
+    model.add_module("encoder", nn.Conv2d(3, 4, 1))
+    x = torch.ones(2, 3, 5, 5)
+    with pytest.raises(hs.SelectionError, match=r"'encodr'.*'?encoder"):
+        hs.extract(model, x, "encoder", pool={"encodr": "mean"})
+    assert hs.extract(model, x, "encoder", pool={"encoder:output": "mean"})["encoder"].shape == (2, 4)
+    assert not model[0]._forward_hooks
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,7 @@ def _compare(book: Book, store: Store, right: Side, asked: _Asked) -> Comparison
     grads = GradientEar(book, store, tol, pairs)
     with untouched(right.inner, randomness), listening(right.inner, _Both(walker, grads)):
         result = right.run()
-        if book.grads:
+        if right.loss_fn is not None and (book.grads or left is not None):  # a reference without any was made without a loss
             grads.parameters(gradients(right, result), parameters)
     rows = sorted(walker.rows, key=lambda row: row.left)
     rows += _compiled(rows, book, store, [side for side in (left, right) if side is not None], randomness)

@@ -20,10 +20,15 @@ from ._tolerance import Tol, unit
 
 FLOOR = 0.1  # of the largest: a gradient much smaller is mostly the rounding of what cancels in it (the bias of a key, one before a norm)
 
+NOTHING = Distance(math.inf, math.inf, math.nan, math.inf)  # from a gradient to none
+
 
 @dataclass(frozen=True, slots=True)
 class GradientDifference:
-    """One gradient: `output` of a module, or `parameter`; in the order in which the backward makes them."""
+    """One gradient: `output` of a module, or `parameter`; in the order in which the backward makes them.
+
+    `lacking` is the side that has none, `a` or `b`, empty where both have one.
+    """
 
     a: str
     b: str
@@ -32,10 +37,14 @@ class GradientDifference:
     limit: float
     diverges: bool
     order: int = 0
+    lacking: Literal["", "a", "b"] = ""
 
     @property
     def sentence(self) -> str:
         """How far, where."""
+        if self.lacking:
+            has, name = ("b", self.b) if self.lacking == "a" else ("a", self.a)
+            return f"{name} has a gradient in {has} and none in {self.lacking}"
         what = "gradient at the output of" if self.kind == "output" else "gradient of"
         return f"{what} {self.a} differs by {self.far.relative:.1e} where {self.limit:.1e} would be rounding"
 
@@ -57,9 +66,12 @@ class GradientEar:
             self._add((partner or "(root)", key[0] or "(root)"), "output", call.grads[index], (path, grad), -call.left)
 
     def parameters(self, grads: dict[str, torch.Tensor], same: Sequence[ParameterDifference]) -> None:
-        """Those of parameters that are one to one."""
-        for row in same:
-            if row.a in self.book.grads and row.b in grads and row.layout != "joined":
+        """Those of parameters that are one to one; where one side alone has a gradient, that is a divergence."""
+        for row in (row for row in same if row.kind == "parameter" and row.a and row.b and row.layout != "joined"):
+            if (row.a in self.book.grads) != (row.b in grads):
+                lacking: Literal["a", "b"] = "b" if row.a in self.book.grads else "a"
+                self.rows.append(GradientDifference(row.a, row.b, "parameter", NOTHING, 0.0, diverges=True, lacking=lacking))
+            elif row.b in grads:
                 grad = grads[row.b].t() if row.layout == "transposed" else grads[row.b]
                 self._add((row.a, row.b), "parameter", self.book.grads[row.a], ("", grad), 0)
 

@@ -8,10 +8,10 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
 
 from ..._core._errors import UsageError
 from ..._origin._forward import Randomness
+from ..._taps._inventory import parameters
 from ..._taps._leaves import call_leaves, leaves
 from ._book import Book, Called, Key
 from ._describe import described, facts, prints
@@ -72,26 +72,21 @@ def record(side: Side, store: Store, randomness: Randomness, *, wanted: Wanted =
     model, recorder = side.inner, Recorder(store, wanted)
     with untouched(model, randomness):
         facts_, modules = facts(side), described(model)
-        parameters, buffers = prints(model, "parameters"), prints(model, "buffers")
+        values = prints(model, "parameters"), prints(model, "buffers")
         with listening(model, recorder):
             result = side.run()
             grads = {name: store.put(grad, keep=wanted(name.rpartition(".")[0])) for name, grad in gradients(side, result).items()}
-    return Book(recorder.with_grads(), modules, parameters, buffers, grads, facts_)
+    return Book(recorder.with_grads(), modules, *values, grads, facts_)
 
 
 def gradients(side: Side, loss: Any) -> dict[str, torch.Tensor]:
-    """The gradients of the side's loss by parameter name; nothing is written into `.grad`."""
+    """The gradients of the side's loss by parameter name, under every name of a tied one; nothing is written into `.grad`."""
     if side.loss_fn is None:
         return {}
     if not isinstance(loss, torch.Tensor) or loss.grad_fn is None:
         kind = type(loss).__name__
         raise UsageError(f"loss_fn returned a {kind} for {side.name} that has no gradient: return the loss of the batch as a tensor")
-    named = [(name, p) for name, p in _parameters(side.inner) if p.requires_grad]
-    found = torch.autograd.grad(loss.sum(), [p for _, p in named], allow_unused=True)
-    return {name: grad for (name, _), grad in zip(named, found, strict=True) if grad is not None}
-
-
-def _parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    from ..._taps._inventory import parameters
-
-    return [(named.path, named.parameter) for named in parameters(model)]
+    wanted = [named for named in parameters(side.inner) if named.parameter.requires_grad]
+    found = torch.autograd.grad(loss.sum(), [named.parameter for named in wanted], allow_unused=True)
+    pairs = [(named, grad) for named, grad in zip(wanted, found, strict=True) if grad is not None]
+    return {name: grad for named, grad in pairs for name in (named.path, *named.aliases)}

@@ -16,7 +16,7 @@ from ._op import Op
 from ._plain_ops import zero
 from ._progress import progress
 from ._running import Runs, mean_of, observed, sites_of
-from ._where import Picked, picked
+from ._where import Picked, picked, within
 
 Metric = Callable[[nn.Module, Any], Any]
 
@@ -42,8 +42,8 @@ def ablate(  # noqa: PLR0913  # a sweep is a model, data, a metric, and what to 
     only once is read into memory; a tensor, tuple or dict is one batch. Sites that never run, such as lists of modules, are left out. A bar
     shows the progress on a terminal.
 
-    Returns an `Ablation`. Raises `SelectionError` where nothing matches and `UsageError` where nothing that matches runs, or the metric
-    returns no number.
+    Returns an `Ablation`. Raises `SelectionError` where nothing matches and `UsageError` where nothing that matches runs, a site lacks a
+    unit, or the metric returns no number.
 
     >>> import torch
     >>> from torch import nn
@@ -66,8 +66,13 @@ def ablate(  # noqa: PLR0913  # a sweep is a model, data, a metric, and what to 
     if not counting.units:
         raise UsageError(f"nothing that {select!r} matches ran: choose modules that are called, and call the model in the metric")
     work = [
-        (site, alone, unit) for site, alone in chosen if site.name in counting.units for unit in _units(units, counting.units[site.name])
+        (site, alone, unit)
+        for site, alone in chosen
+        if site.name in counting.units
+        for unit in _units(units, counting.units[site.name], site.name)
     ]
+    if not work:
+        raise UsageError(f"units={units!r} picks none of the {max(counting.units.values())} units")
     rows = []
     with progress("ablating", len(work)) as done:
         for site, alone, unit in work:
@@ -84,7 +89,7 @@ def _measured(runs: Runs, metric: Metric, loader: Iterable[Any]) -> float:
         return mean_of((metric(runs.model, batch) for batch in loader), "loader")
 
 
-def _units(units: Literal["each"] | Picked | None, count: int) -> list[int] | list[None]:
+def _units(units: Literal["each"] | Picked | None, count: int, site: str) -> list[int] | list[None]:
     if units is None:
         return [None]
     if isinstance(units, str):
@@ -92,4 +97,4 @@ def _units(units: Literal["each"] | Picked | None, count: int) -> list[int] | li
             raise UsageError(f"units={units!r}: give 'each', numbers, a slice, or None for whole sites")
         return list(range(count))
     index = picked("units", units)
-    return [] if index is None else sorted(index.chosen(range(count)))
+    return [] if index is None else sorted(within(index, count, "unit", site))

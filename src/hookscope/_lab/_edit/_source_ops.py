@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from ..._core._site import Site
 from ._op import Op
 from ._operand import Source, by_site, found, is_mapping, of_call, spread, tensor_of
 from ._place import Place
+from ._where import is_truth
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -122,8 +124,8 @@ def patch(source: Source) -> Op:
 def swap(order: Sequence[int], *, dim: int = 0) -> Op:
     """The value with its parts in another order: along `dim`, by default the samples of the batch, place `i` takes what was at `order[i]`.
 
-    `hs.swap([1, 0])` exchanges the two samples of a batch at that site; a longer order resamples, and may name an index twice. Gradients
-    flow to where the values came from.
+    `hs.swap([1, 0])` exchanges the two samples of a batch at that site; `order` names each index once. Gradients flow to where the values
+    came from. Raises `UsageError` for what is no such order, and in the forward for one of another length than that dimension.
 
     >>> import torch
     >>> import hookscope as hs
@@ -132,9 +134,12 @@ def swap(order: Sequence[int], *, dim: int = 0) -> Op:
     tensor([[2., 2.],
             [1., 1.]])
     """
-    numbers = tuple(int(i) for i in order)
-    if not numbers or not all(0 <= i < len(numbers) for i in numbers):
-        raise UsageError(f"swap({list(numbers)}) is no order: name an index from 0 to one less than their count for each place")
+    try:
+        numbers = tuple(operator.index(i) for i in order if not is_truth(i))
+    except TypeError:
+        numbers = ()
+    if not numbers or len(numbers) < len(order) or sorted(numbers) != list(range(len(numbers))):
+        raise UsageError(f"swap({order!r}) is no order: name each index from 0 to one less than their count once")
     return Swap(numbers, dim)
 
 

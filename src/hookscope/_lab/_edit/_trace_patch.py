@@ -16,7 +16,7 @@ from ._patch_trace import PatchTrace
 from ._progress import progress
 from ._running import Runs, mean_of, observed, sites_of
 from ._source_ops import patch
-from ._where import Picked, picked
+from ._where import Picked, picked, within
 
 Where = Literal["each", "whole"] | Picked
 
@@ -42,8 +42,8 @@ def trace_patch(  # noqa: PLR0913  # two inputs, and where the one is put into t
     gradients, in the mode it is in, each time from the same random state; buffers are put back. Sites that never run are left out. A bar
     shows the progress on a terminal.
 
-    Returns a `PatchTrace`. Raises `UsageError` where both inputs give the same metric, where shapes differ, where no site runs or one has
-    no positions.
+    Returns a `PatchTrace`. Raises `UsageError` where both inputs give the same metric, where shapes differ, where no site runs, one has
+    no positions, or none has one that is named.
 
     >>> import torch
     >>> from torch import nn
@@ -90,13 +90,14 @@ def _columns(positions: Where, found: dict[str, int]) -> Sequence[int | None]:
     without = [name for name, count in found.items() if not count]
     if without:
         raise UsageError(f"{without[0]} has no positions: leave it out, or patch whole sites with positions='whole'")
-    everything = list(range(max(found.values())))
+    longest = max(found, key=lambda name: found[name])
+    everything = list(range(found[longest]))
     if isinstance(positions, str):
         if positions != "each":
             raise UsageError(f"positions={positions!r}: give 'each', 'whole', numbers or a slice")
         return everything
     index = picked("positions", positions)
-    chosen = everything if index is None else sorted(index.chosen(everything))
+    chosen = everything if index is None else sorted(within(index, len(everything), "position", longest))
     if not chosen:
         raise UsageError(f"positions={positions!r} picks none of the {len(everything)} positions")
     return chosen

@@ -71,10 +71,10 @@ class Where:
     def _units(self, size: int, place: Place) -> set[int]:
         picked = set(range(size))
         if self.units is not None:
-            picked &= _within(self.units, size, "unit", place)
+            picked &= within(self.units, size, "unit", place.site.name)
         if self.heads is not None:
             width = place.head_size(size)
-            heads = _within(self.heads, size // width, "head", place)
+            heads = within(self.heads, size // width, "head", place.site.name)
             picked &= {head * width + i for head in heads for i in range(width)}
         return picked
 
@@ -88,7 +88,10 @@ def picked(name: str, given: Picked | None) -> Index | None:
     if given is None:
         return None
     try:
-        index = Index(tuple(_item(one) for one in ([given] if isinstance(given, int | slice) else given)))
+        items = [given] if isinstance(given, int | slice) else list(given)
+        if any(is_truth(one) for one in items):
+            raise UsageError(f"{name}= was given truth values: give the numbers of what is meant, such as mask.nonzero().flatten()")
+        index = Index(tuple(map(_item, items)))
     except TypeError:
         raise UsageError(f"{name}={given!r} picks nothing: give a whole number, a slice or several whole numbers") from None
     if not index.items:
@@ -108,9 +111,12 @@ def counted(name: str, index: Index) -> Index:
 def _item(one: object) -> int | Span:
     if isinstance(one, slice):
         return Span(*(None if part is None else operator.index(part) for part in (one.start, one.stop, one.step)))
-    if isinstance(one, bool):
-        raise TypeError
     return operator.index(one)  # type: ignore[arg-type]  # raises TypeError for what is no number
+
+
+def is_truth(one: object) -> bool:
+    """Whether it is a truth value of Python, numpy or torch, which would pass for 0 or 1."""
+    return isinstance(one, bool) or str(getattr(one, "dtype", "")).removeprefix("torch.") == "bool"
 
 
 def _holds(index: Index | None, number: int) -> bool:
@@ -121,10 +127,11 @@ def _counted(span: Span, number: int) -> range:
     return range(span.start or 0, number + 1 if span.stop is None else span.stop, span.step or 1)
 
 
-def _within(index: Index, size: int, what: str, place: Place) -> set[int]:
+def within(index: Index, size: int, what: str, site: str) -> set[int]:
+    """Those that are picked of `size`. Raises `UsageError` for a number that is not among them; slices may reach beyond."""
     wrong = [item for item in index.items if isinstance(item, int) and not -size <= item < size]
     if wrong:
-        raise UsageError(f"{place.site.name} has no {what} {wrong[0]}: there are {size}, numbered from 0 to {size - 1}")
+        raise UsageError(f"{site} has no {what} {wrong[0]}: there are {size}, numbered from 0 to {size - 1}")
     return index.chosen(range(size))
 
 

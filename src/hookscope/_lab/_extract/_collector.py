@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,10 +11,11 @@ from torch import nn
 
 from ..._core._errors import UsageError
 from ..._core._match import EVERY_CALL
-from ..._core._select import Matcher, Selectable, select
+from ..._core._select import Matcher, Selectable, select, select_sites
 from ..._core._site import Site
 from ..._taps._modes import unseen
 from ._key import Key
+from ._layout import is_state
 from ._options import Options
 from ._pool import Pool, as_pool
 from ._value import kept, version
@@ -70,16 +71,28 @@ class Collector:
     def _pooled(self, place: Place, tensor: torch.Tensor) -> torch.Tensor:
         for where, pool in self._pools:
             if where.matches(place.site):
-                pooled = pool.of(tensor, place.module, self.batch) if isinstance(pool, Pool) else pool(tensor)
+                pooled = _fitting(pool, place, tensor).of(tensor, place.module, self.batch) if isinstance(pool, Pool) else pool(tensor)
                 if not isinstance(pooled, torch.Tensor):
                     raise UsageError(f"the pool of {place.site.name!r} returned a {type(pooled).__name__}, not a tensor")
                 return pooled
         return tensor
 
 
+def _fitting(pool: Pool, place: Place, tensor: torch.Tensor) -> Pool:
+    """The pool, for a recurrent state over its layers: those are its positions, and a mask of the sequence does not speak of them."""
+    if pool.layout is None and tensor.dim() == 3 and is_state(place.module, place.site.output_path):
+        return replace(pool, layout="LNC", mask=None)
+    return pool
+
+
 def _pools(wanted: Wanted, options: Options) -> list[tuple[Matcher, Pool | Callable[[torch.Tensor], torch.Tensor]]]:
-    """Which pool is meant for which sites; parameters have neither samples nor positions."""
+    """Which pool is meant for which sites; parameters have neither samples nor positions.
+
+    Raises `SelectionError` where a part of a mapping's selection matches nothing in the model.
+    """
     if options.pool is None:
         return []
     each = options.pool if isinstance(options.pool, Mapping) else {_OF_MODULES: options.pool}
+    for where in options.pool if isinstance(options.pool, Mapping) else ():
+        select_sites(wanted.every, where, kinds=UNWRITTEN, leaves=False)
     return [(select(where).among(wanted.every, kinds=UNWRITTEN), as_pool(pool)) for where, pool in each.items()]

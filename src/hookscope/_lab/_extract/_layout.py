@@ -54,6 +54,13 @@ def layout_of(module: nn.Module, dims: int) -> str | None:
     return _of_sequences(module) if dims == 3 else None
 
 
+def is_state(module: nn.Module, path: str) -> bool:
+    """Whether `path` leads to a state of an LSTM or GRU, (layers, N, C) whatever `batch_first` says: the second in and out."""
+    if isinstance(module, nn.Sequential) and len(module):
+        return is_state(module[-1], path)
+    return isinstance(module, nn.RNNBase) and path.startswith(("[1]", "['hx']", ".hx"))
+
+
 def _of_sequences(module: nn.Module) -> str | None:
     """Three dimensions are batch, sequence, channels, the order of transformers, unless the module or what is in it says otherwise."""
     batch_first = getattr(module, "batch_first", None)

@@ -27,7 +27,8 @@ class Pool:
     (`output_fmt`, `batch_first`) or its class is known for; three dimensions of any other module are `"NLC"`, and four have to be told.
     `mask` is true where a position counts, of shape (N, positions...) in the order the tensor has them: a tensor, or the name of it in a
     batch that is a dict, `"attention_mask"`. A sample without any such position becomes NaN with `mean`, minus infinity with `max`.
-    A tensor of at most two dimensions stays what it is.
+    A tensor of at most two dimensions stays what it is. The states of an LSTM or GRU, (layers, N, C), are pooled over the layers, without
+    the mask.
 
     Returns (N, C); (N, everything else) with `flatten`.
 
