@@ -59,5 +59,6 @@ def test_a_rank_that_ends_ends_the_others_as_without_a_watch(tmp_path: Path, dri
     assert [told(rank) for rank in watched] == [told(rank) for rank in bare]
     run = hs.Run(tmp_path / drill.replace(":", "-"))
     assert run.rank(0).steps.tolist() == [0, 1, 2, 3]  # the forward that failed is what one will want to see
-    assert set(run.rank(1).steps.tolist()) <= {0, 1, 2, 3}
+    if 1 in run.ranks:  # it may have had no time to write anything
+        assert set(run.rank(1).steps.tolist()) <= {0, 1, 2, 3}
     hs.diagnose(run)
