@@ -141,7 +141,8 @@ CASES = {
 @dataclass
 class Loop:
     """A training; `around` and `after_backward` are what a tool asks its user to write into it, `aside` hides other steps
-    from it, and `note` is what it says of itself."""
+    from it, and `note` is what it says of itself.
+    """
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
@@ -179,7 +180,7 @@ Pairs = np.ndarray[Any, Any]
 
 
 def alternate(case: Case, tool: Tool, enough: float = ENOUGH_S) -> tuple[Pairs, str]:
-    """[pairs, bare or with the tool, processor or clock] in seconds, until `enough` seconds of the processor are measured; the tool's note."""
+    """[pairs, bare or with the tool, processor or clock] in seconds, from `enough` seconds of the processor; and the tool's note."""
     bare, tooled = loop(case), loop(case)
     pairs: list[tuple[tuple[float, float], tuple[float, float]]] = []
     with tool(tooled):
