@@ -120,6 +120,11 @@ def tiny() -> nn.Module:
     return nn.Sequential(*(m for _ in range(200) for m in (nn.Linear(32, 32), nn.Tanh())), nn.Linear(32, 10))
 
 
+def short() -> nn.Module:
+    """Eight layers of width 64, each with its activation: a step of two milliseconds."""
+    return nn.Sequential(*(m for _ in range(8) for m in (nn.Linear(64, 64), nn.Tanh())), nn.Linear(64, 10))
+
+
 @dataclass(frozen=True)
 class Case:
     """A model, and a batch with its labels."""
@@ -139,6 +144,7 @@ CASES = {
     "resnet": Case(resnet, lambda: (torch.randn(4, 3, 32, 32), torch.randint(10, (4,)))),
     "lstm": Case(LSTM, lambda: tokens(16, 64)),
     "tiny": Case(tiny, lambda: (torch.randn(16, 32), torch.randint(10, (16,)))),
+    "short": Case(short, lambda: (torch.randn(64, 64), torch.randint(10, (64,)))),
 }
 
 
