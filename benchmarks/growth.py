@@ -16,8 +16,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from _trainings import Case
 from torch import nn
-from watching import WAYS, Case, alternate, arguments, loop, watched
+from watching import WAYS, alternate, arguments, loop, watched
 
 
 def chain(layers: int) -> Case:
