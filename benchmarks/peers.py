@@ -1,7 +1,7 @@
 """What other tools cost on the steps that `watching.py` measures: each beside the same step without it, in one process.
 
 Each is used as its own documentation shows; what it writes goes to a directory that is removed again. A tool that is not installed has a
-row that says so: `pip install -e '.[bench-peers]'` installs them. What a tool does in another process (wandb) is not in the time of this
+row that says so: `pip install -e '.[bench]'` installs them. What a tool does in another process (wandb) is not in the time of this
 thread, only in that of the clock. The rows of a model:
 
 - `tutorial`: the hooks of most tutorials, `output.norm().item()` of each module and `grad.norm().item()` of each parameter
