@@ -38,7 +38,7 @@ docs: $(VENV)/.stamp-docs ## the documentation as a site, in site/
 	@echo "site/index.html"
 
 bench: $(VENV)/.stamp-bench ## what watching costs here; benchmarks/README.md says how to read it
-	@for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python "$$file" || exit 1; done
+	@for file in benchmarks/[a-z]*.py; do echo "== $$file"; $(BIN)/python "$$file" || exit 1; done
 
 clean:               ## remove everything that was made, the environment too
 	@rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info src/hookscope/_stats/*.so

@@ -20,8 +20,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from _trainings import CASES, Case
 from torch import nn
-from watching import CASES, Case, trainer
+from watching import trainer
 
 import hookscope as hs
 from hookscope._taps._events import _wiring

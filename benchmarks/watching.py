@@ -1,8 +1,17 @@
-"""What watching costs: a training step with the default watch, over the same step without one.
+"""What watching costs: a training step that is watched, over the same step without that, in four ways of watching.
 
-Both steps alternate in one process, on two copies of one model that the same batch is given to, so that a machine that slows down slows
-both; shown are the median and the 95th percentile of the ratios, in time of the processor used by this thread and in time of the clock.
-One thread. `python benchmarks/watching.py --profile gpt` shows where the time of the watched steps goes instead.
+Both steps alternate in one process, now the one first and now the other, on two copies of one model that the same batch is given to, so
+that a machine that slows down slows both. Shown are the median and the 95th percentile of the ratios and the ratio of the sums, in time of
+the processor used by this thread, and the median in time of the clock. One thread. The rows of a model:
+
+- `nothing`: the same step twice, which shows how far the numbers can be trusted
+- `empty hooks`: as many hooks as a watch places, none of which does anything
+- `look only`: a step that a watch leaves out; loss, model output and gradients are looked at
+- `default`: the default watch after the opening second, in which it records every step
+- `every=1`: everything recorded at each step
+
+`python benchmarks/watching.py --models gpt lstm --seconds 10` measures some of it longer;
+`python benchmarks/watching.py --profile gpt` shows where the time of recorded steps goes instead.
 """
 
 from __future__ import annotations
@@ -11,133 +20,88 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import argparse
 import cProfile
 import pstats
-import sys
 import time
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
+from _trainings import CASES, Case
 from torch import nn
 from torch.nn.functional import cross_entropy
 
 import hookscope as hs
 from hookscope._taps._events import _wiring
+from hookscope._taps._leaves import leaves
+from hookscope._watch import _pace
 
-WARM, LEAST, MOST, ENOUGH_S = 5, 12, 200, 8.0
-
-
-class Block(nn.Module):
-    """A transformer block with normalisation before attention and MLP."""
-
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.before, self.attention = nn.LayerNorm(width), nn.MultiheadAttention(width, heads, batch_first=True)
-        self.between, self.act = nn.LayerNorm(width), nn.GELU()
-        self.wide, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        h = self.before(x)
-        x = x + self.attention(h, h, h, attn_mask=mask, need_weights=False)[0]
-        return x + self.narrow(self.act(self.wide(self.between(x))))
+WARM, LEAST, ENOUGH_S = 6, 12, 3.0
 
 
-class GPT(nn.Module):
-    """Four layers of width 128 over 96 tokens."""
+@dataclass
+class Loop:
+    """A training; `around` and `after_backward` are what a tool asks its user to write into it, `aside` hides other steps
+    from it, and `note` is what it says of itself.
+    """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.token, self.place = nn.Embedding(256, 128), nn.Embedding(96, 128)
-        self.blocks = nn.ModuleList(Block(128, 4) for _ in range(4))
-        self.norm, self.head = nn.LayerNorm(128), nn.Linear(128, 256, bias=False)
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    loss: Callable[[], torch.Tensor]
+    around: Callable[[], AbstractContextManager[Any]] = nullcontext
+    after_backward: Callable[[torch.Tensor], Any] = lambda _: None
+    aside: Callable[[], AbstractContextManager[Any]] = nullcontext
+    note: Callable[[], str] = str
 
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        n = tokens.shape[1]
-        x = self.token(tokens) + self.place(torch.arange(n))
-        mask = nn.Transformer.generate_square_subsequent_mask(n)
-        for block in self.blocks:
-            x = block(x, mask)
-        return self.head(self.norm(x)).flatten(0, 1)
-
-
-class Residual(nn.Module):
-    """A basic block of a ResNet."""
-
-    def __init__(self, inside: int, outside: int, stride: int) -> None:
-        super().__init__()
-        self.one, self.norm1 = nn.Conv2d(inside, outside, 3, stride, 1, bias=False), nn.BatchNorm2d(outside)
-        self.two, self.norm2 = nn.Conv2d(outside, outside, 3, 1, 1, bias=False), nn.BatchNorm2d(outside)
-        self.act, self.short = nn.ReLU(inplace=True), nn.Identity()
-        if stride > 1 or inside != outside:
-            self.short = nn.Sequential(nn.Conv2d(inside, outside, 1, stride, bias=False), nn.BatchNorm2d(outside))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.act(self.norm2(self.two(self.act(self.norm1(self.one(x))))) + self.short(x))
+    def step(self) -> None:
+        """One step of it."""
+        self.optimizer.zero_grad()
+        with self.around():
+            loss = self.loss()
+            loss.backward()
+        self.after_backward(loss)
+        self.optimizer.step()
 
 
-def resnet() -> nn.Module:
-    """Eighteen layers, as for pictures of 32 x 32: 11.2 million parameters."""
-    widths = [(64, 64, 1), (64, 64, 1), (64, 128, 2), (128, 128, 1), (128, 256, 2), (256, 256, 1), (256, 512, 2), (512, 512, 1)]
-    stem = [nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True)]
-    return nn.Sequential(*stem, *(Residual(*w) for w in widths), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10))
-
-
-class LSTM(nn.Module):
-    """Two layers of width 128 over 64 time steps."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.token, self.cell, self.head = nn.Embedding(256, 128), nn.LSTM(128, 128, 2, batch_first=True), nn.Linear(128, 256)
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        return self.head(self.cell(self.token(tokens))[0]).flatten(0, 1)
-
-
-def tiny() -> nn.Module:
-    """Two hundred layers of width 32, each with its activation: nothing but overhead."""
-    return nn.Sequential(*(m for _ in range(200) for m in (nn.Linear(32, 32), nn.Tanh())), nn.Linear(32, 10))
-
-
-@dataclass(frozen=True)
-class Case:
-    """A model, and a batch with its labels."""
-
-    make: Callable[[], nn.Module]
-    batch: Callable[[], tuple[torch.Tensor, torch.Tensor]]
-
-
-def tokens(*shape: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Random ones, and the next ones."""
-    drawn = torch.randint(256, shape)
-    return drawn, drawn.roll(-1, 1).flatten()
-
-
-CASES = {
-    "gpt": Case(GPT, lambda: tokens(4, 96)),
-    "resnet": Case(resnet, lambda: (torch.randn(32, 3, 32, 32), torch.randint(10, (32,)))),
-    "lstm": Case(LSTM, lambda: tokens(16, 64)),
-    "tiny": Case(tiny, lambda: (torch.randn(16, 32), torch.randint(10, (16,)))),
-}
-VARIANTS: dict[str, dict[str, Any]] = {"default": {}, "every=10": {"every": 10}}
+def loop(case: Case) -> Loop:
+    """A fresh model on its batch."""
+    torch.manual_seed(0)
+    model, (x, label) = case.make(), case.batch()
+    return Loop(model, torch.optim.AdamW(model.parameters(), lr=1e-4), lambda: cross_entropy(model(x), label))
 
 
 def trainer(case: Case) -> tuple[nn.Module, torch.optim.Optimizer, Callable[[], None]]:
     """A model, its optimizer and a step."""
-    torch.manual_seed(0)
-    model, (x, label) = case.make(), case.batch()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    made = loop(case)
+    return made.model, made.optimizer, made.step
 
-    def step() -> None:
-        optimizer.zero_grad()
-        cross_entropy(model(x), label).backward()
-        optimizer.step()
 
-    return model, optimizer, step
+Tool = Callable[[Loop], AbstractContextManager[Any]]
+Pairs = np.ndarray[Any, Any]
+
+
+def alternate(case: Case, tool: Tool, enough: float = ENOUGH_S) -> tuple[Pairs, str]:
+    """[pairs, bare or with the tool, processor or clock] in seconds, from `enough` seconds of the processor; and the tool's note."""
+    bare, tooled = loop(case), loop(case)
+    pairs: list[tuple[tuple[float, float], tuple[float, float]]] = []
+    with tool(tooled):
+        began = time.thread_time()
+        while len(pairs) < WARM + LEAST or time.thread_time() - began < enough:
+            if len(pairs) % 2:
+                after = timed(tooled.step)
+            with tooled.aside():
+                before = timed(bare.step)
+            if not len(pairs) % 2:
+                after = timed(tooled.step)
+            pairs.append((before, after))
+        return np.array(pairs[WARM:]), tooled.note()
 
 
 def timed(step: Callable[[], None]) -> tuple[float, float]:
@@ -145,20 +109,6 @@ def timed(step: Callable[[], None]) -> tuple[float, float]:
     clock, used = time.perf_counter(), time.thread_time()
     step()
     return time.thread_time() - used, time.perf_counter() - clock
-
-
-def alternate(case: Case, how: dict[str, Any]) -> tuple[np.ndarray[Any, Any], hs.Run]:
-    """[pairs, bare or watched, processor or clock], and the run."""
-    _, _, bare = trainer(case)
-    model, optimizer, watched = trainer(case)
-    pairs: list[tuple[tuple[float, float], tuple[float, float]]] = []
-    with hs.watch(model, optimizer, on_finding="ignore", **how) as watch:
-        began = time.perf_counter()
-        while len(pairs) < WARM + LEAST or (len(pairs) < MOST + WARM and time.perf_counter() - began < ENOUGH_S):
-            with unheard():
-                before = timed(bare)
-            pairs.append((before, timed(watched)))
-    return np.array(pairs[WARM:]), watch.run
 
 
 class Deaf:
@@ -182,38 +132,107 @@ def unheard() -> Iterator[None]:
         _wiring.listeners = heard
 
 
-def table() -> None:
-    """One line a model and variant."""
-    print(f"torch {torch.__version__}, one thread; ratio watched : bare")
-    print(f"{'model':8} {'variant':10} {'sites':>6} {'steps':>6} {'bare ms':>8} {'processor':>20} {'clock':>20}   spent by its own account")
-    for name, case in CASES.items():
-        for variant, how in VARIANTS.items():
-            pairs, run = alternate(case, how)
-            shown = [f"{np.median(r):8.3f} (p95 {np.percentile(r, 95):6.3f})" for r in (pairs[:, 1, i] / pairs[:, 0, i] for i in (0, 1))]
-            bare = np.median(pairs[:, 0, 0]) * 1e3
-            closed = run.events[-1]
-            own = closed["spent_seconds"] / max(closed["steps"], 1) * 1e3
-            print(
-                f"{name:8} {variant:10} {len(run.sites):6} {len(pairs):6} {bare:8.2f} {shown[0]:>20} {shown[1]:>20}   {own:.2f} ms a step"
-            )
+class Stopwatch:
+    """A clock that stands still while other steps run: a budget is a share of the time of the steps that are watched."""
+
+    def __init__(self) -> None:
+        self.aside = 0
+
+    def __call__(self) -> int:
+        return time.perf_counter_ns() - self.aside
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """While other steps run, which no watch hears of."""
+        began = time.perf_counter_ns()
+        with unheard():
+            yield
+        self.aside += time.perf_counter_ns() - began
 
 
-def profile(name: str, variant: str = "default") -> None:
-    """Of forty watched steps, the functions that take most of the time."""
-    model, optimizer, step = trainer(CASES[name])
-    with hs.watch(model, optimizer, on_finding="ignore", **VARIANTS[variant]):
+@contextmanager
+def watched(it: Loop, *, never: bool = False, **how: Any) -> Iterator[hs.watch]:
+    """Under a watch that has no opening; `never` records no step after the third."""
+    stopwatch = Stopwatch()
+    it.aside = stopwatch.stopped
+    with patch.object(_pace, "OPENING_S", 0.0), hs.watch(it.model, it.optimizer, on_finding="ignore", **how) as watch:
+        pace = watch._session.pace
+        pace.clock = stopwatch
+        if never:
+            pace._decide = lambda step: step < 3  # type: ignore[method-assign]
+        it.note = lambda: f"{len(watch.run.sites)} sites, {len(watch.run.steps)} of {watch.step} steps"
+        yield watch
+
+
+@contextmanager
+def empty_hooks(it: Loop) -> Iterator[None]:
+    """One on each module, on each output that has a gradient, before and after the optimizer's step."""
+
+    def forward(_module: nn.Module, _inputs: Any, output: Any) -> None:
+        for _, tensor in leaves(output):
+            if tensor.requires_grad and tensor.grad_fn is not None:
+                tensor.register_hook(lambda _: None)
+
+    handles = [module.register_forward_hook(forward) for module in it.model.modules()]
+    handles += [it.optimizer.register_step_pre_hook(lambda *_: None), it.optimizer.register_step_post_hook(lambda *_: None)]
+    yield
+    for handle in handles:
+        handle.remove()
+
+
+WAYS: dict[str, Tool] = {
+    "nothing": lambda _: nullcontext(),
+    "empty hooks": empty_hooks,
+    "look only": partial(watched, never=True),
+    "default": watched,
+    "every=1": partial(watched, every=1),
+}
+
+
+def arguments() -> argparse.Namespace:
+    """What is measured, and for how long."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--models", nargs="+", choices=CASES, default=list(CASES))
+    parser.add_argument("--seconds", type=float, default=ENOUGH_S, help="of the processor, a row")
+    parser.add_argument("--profile", choices=CASES)
+    return parser.parse_args()
+
+
+def table(tools: Mapping[str, Tool], models: list[str], seconds: float) -> None:
+    """One line a model and tool."""
+    print(f"torch {torch.__version__}, one thread; a step with the tool : the same step without it")
+    print(f"{'':33}{'processor':^29}  {'clock':>7}")
+    print(f"{'model':7} {'tool':24} {'median':>9} {'p95':>9} {'of all':>9}  {'median':>7} {'pairs':>6} {'bare ms':>8}")
+    for name in models:
+        for tool, attach in tools.items():
+            try:
+                pairs, note = alternate(CASES[name], attach, seconds)
+            except ImportError as missing:
+                print(f"{name:7} {tool:24} not installed: {missing.name}")
+                continue
+            used, passed = (pairs[:, 1, i] / pairs[:, 0, i] for i in (0, 1))
+            whole = pairs[:, 1, 0].sum() / pairs[:, 0, 0].sum()
+            shown = f"{np.median(used):9.3f} {np.percentile(used, 95):9.3f} {whole:9.3f}  {np.median(passed):7.3f}"
+            print(f"{name:7} {tool:24} {shown} {len(pairs):6} {np.median(pairs[:, 0, 0]) * 1e3:8.2f}  {note}", flush=True)
+
+
+def profile(name: str) -> None:
+    """Of forty recorded steps, the functions that take most of the time."""
+    it = loop(CASES[name])
+    with watched(it, every=1):
         for _ in range(WARM):
-            step()
+            it.step()
         profiler = cProfile.Profile()
         profiler.enable()
         for _ in range(40):
-            step()
+            it.step()
         profiler.disable()
     pstats.Stats(profiler).sort_stats("tottime").print_stats(30)
 
 
 if __name__ == "__main__":
-    if "--profile" in sys.argv:
-        profile(*sys.argv[2:])
+    asked = arguments()
+    if asked.profile:
+        profile(asked.profile)
     else:
-        table()
+        table(WAYS, asked.models, asked.seconds)
