@@ -81,6 +81,7 @@ def test_a_nan_in_a_step_that_was_to_be_left_out_is_named_at_its_step_operation_
     assert finding.source is not None
     assert Path(finding.source["file"]).name == "test_budget.py"
     assert w.run.steps.tolist()[:3] == [0, 40, 61]
+    assert "everything before it is finite" not in finding.message  # nothing of it was read
 
 
 def test_what_follows_an_alarm_is_recorded_in_full() -> None:

@@ -17,12 +17,15 @@ class Origin:
     row: Row
     between: bool = False
     inputs: tuple[Row, ...] = ()
+    begun: bool = True  # whether anything that ran before it was read
 
     @property
     def fed(self) -> str:
         """How large the finite input was, in words."""
         sizes = [max(abs(r.stats.min), abs(r.stats.max)) for r in self.inputs if r.stats.min <= r.stats.max and not r.nonfinite]
-        return f" while its input is finite (largest magnitude {max(sizes):.3g})" if sizes else " while everything before it is finite"
+        if sizes:
+            return f" while its input is finite (largest magnitude {max(sizes):.3g})"
+        return " while everything before it is finite" if self.begun else ""
 
 
 def forward_origin(birth: Birth, micro: int, places: Places) -> Origin | None:
@@ -41,7 +44,8 @@ def forward_origin(birth: Birth, micro: int, places: Places) -> Origin | None:
         return Origin(_place(masked[-1], places), masked[-1])
     if place.safe and any(r.masked for r in inputs):
         return Origin(places.own_code_around(place), first, between=True)
-    return Origin(place, first, inputs=tuple(inputs))
+    begun = any(r.seq < first.seq for r in birth.rows.of("output", micro))
+    return Origin(place, first, inputs=tuple(inputs), begun=begun)
 
 
 def _place(row: Row, places: Places) -> Place:
