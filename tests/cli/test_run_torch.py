@@ -61,7 +61,7 @@ def test_a_program_that_trains_nothing_is_told_apart(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_run_that_ends_by_os_exit_can_be_read(tmp_path: Path) -> None:
-    script = write(tmp_path, TRAINING + "import os, time\nstep(); step(); time.sleep(1.1); step(); os._exit(9)")
+    script = write(tmp_path, TRAINING + "import os, time\nstep(); step(); time.sleep(1.1); step(); time.sleep(1); os._exit(9)")
     assert watched("--to", "run", script, cwd=tmp_path).code == 9
     run = hs.Run(tmp_path / "run")
     assert run.meta.status == "running"

@@ -23,7 +23,11 @@ def alive(batches: list[weakref.ref[torch.Tensor]]) -> list[int]:
 def storages() -> int:
     """Bytes of all tensors that Python can reach."""
     gc.collect()
-    found = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in gc.get_objects() if type(t) is torch.Tensor}
+    found = {
+        t.untyped_storage().data_ptr(): t.untyped_storage().nbytes()
+        for t in gc.get_objects()
+        if type(t) is torch.Tensor and t.layout is torch.strided
+    }
     return sum(found.values())
 
 

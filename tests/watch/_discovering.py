@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -19,6 +20,7 @@ from hookscope._watch import Settings, discover
 
 def discovered(folder: Path, program: Callable[[], object], select: object = "**") -> hs.Run:
     """Run `program` under discovery; every global hook is gone afterwards."""
+    gc.collect()  # what an earlier test has left is not taken off meanwhile
     before = _global_hooks()
     with closing(discover(Settings(hs.select(select), on_finding="ignore"), RunWriter(folder / "run", Meta()))):
         program()

@@ -75,7 +75,7 @@ def test_what_is_found_at_the_very_end_of_a_program_is_told(tmp_path: Path) -> N
     begin = "hs.watch(model, to=to)"
     _, err = finished(program(tmp_path, begin=begin, each="model[0].weight.grad[0, 0] = float('nan')", steps=1))
     assert len(events(hs.Run(tmp_path), "finding")) == 1
-    assert err.count("FindingWarning: hookscope: error nonfinite-backward at step 0") == 1
+    assert err.count("FindingWarning: hookscope: error nonfinite-weight at step 0") == 1
 
 
 def test_a_full_disk_costs_the_rest_of_the_run_and_one_warning(tmp_path: Path, unwatched: str) -> None:

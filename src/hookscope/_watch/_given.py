@@ -21,20 +21,18 @@ class Given:
         self._before: tuple[list[Ref], Marks] = [], marks_of([])
         self._given: tuple[list[Ref], Marks] = [], marks_of([])
 
-        self.now: tuple[list[nn.Parameter], Marks] = [], marks_of([])  # all, at the last `end`
-
     def begin(self) -> None:
         """Note the gradients as they are before a backward."""
         parameters = self._watched.alive()
         self._before = [weakref.ref(p) for p in parameters], marks_of(parameters)
 
-    def end(self) -> None:
-        """Note which of them it has changed."""
+    def end(self) -> tuple[list[nn.Parameter], Marks]:
+        """Note which of them it has changed; returns all of them, as they are now."""
         refs, parameters, before = _alive(*self._before)
         now = marks_of(parameters)
         changed = np.flatnonzero((now[:, 0] != 0) & (now[:, :2] != before[:, :2]).any(axis=1))
         self._given = [refs[i] for i in changed], now[changed]
-        self.now = parameters, now
+        return parameters, now
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -43,7 +41,6 @@ class Given:
 
     def clear(self) -> None:
         """They have been used."""
-        self.now = [], marks_of([])
         self._given = [], marks_of([])
 
     def __bool__(self) -> bool:

@@ -48,6 +48,7 @@ class Parameters:
         self.full = full
         self.foreign = foreign
         self._by_id: dict[int, Watched] = {}
+        self._known = 0  # how many there ever were: a new one may have the id of one that is gone
         self._blocks: list[tuple[list[int], Rows]] = []  # sites and rows since the last fold
         self.early = Early()
         self._scaled = False  # a loss has had a factor
@@ -60,8 +61,9 @@ class Parameters:
             if self.get(named.parameter) is None:
                 site = sites[named.path]
                 self._by_id[id(named.parameter)] = Watched(
-                    weakref.ref(named.parameter), site, site.full_path, Sample(full=self.full), len(self._by_id)
+                    weakref.ref(named.parameter), site, site.full_path, Sample(full=self.full), self._known
                 )
+                self._known += 1
 
     def get(self, parameter: nn.Parameter) -> Watched | None:
         """What is known of `parameter`, if it is watched."""
@@ -210,8 +212,8 @@ class Parameters:
         rows = gathered.read()
         self._blocks.append((gathered.numbers, rows))
         latest = self._latest.get(kind)
-        if latest is None or len(latest) < len(self._by_id):
-            self._latest[kind] = latest = np.full((len(self._by_id), 2), np.nan)
+        if latest is None or len(latest) < self._known:
+            self._latest[kind] = latest = np.full((self._known, 2), np.nan)
         latest[read] = rows[:, (0, 5)]
 
     def _number(self, watched: Watched, parameter: nn.Parameter, kind: Kind, label: str = "") -> int:

@@ -98,7 +98,7 @@ class Steps:
         scale = 1.0 if self._scale is None else float(self._scale)
         self.activations.end_backward(create_graph=self._create_graph)
         micro = self.activations.fold(scale)
-        self._given.end()
+        parameters, marks = self._given.end()
         ours = not self.table.are("loss")[micro.site].all()  # a backward of somebody else's says nothing of the models that are watched
         if not (self._given or self._stepped_in_backward or ours):
             return
@@ -107,7 +107,7 @@ class Steps:
         if self._scale is not None:
             self._pending_values[self._scalars.site("loss_scale", self._scale)] = scale
         if not self.recorded or (not self._attempt and self._backwards + 1 >= self._usual_backwards):
-            self.parameters.read_early(*self._given.now)  # where modules are not looked at, after each backward
+            self.parameters.read_early(parameters, marks)  # where modules are not looked at, after each backward
         else:
             self.parameters.forget_early()
         if alarmed := self.sentinel.alarmed(micro, self.table.are("loss"), self.parameters.early, scale):
