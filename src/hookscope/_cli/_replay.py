@@ -82,7 +82,7 @@ def _rerun(command: list[str], step: int) -> tuple[list[dict[str, Any]], int]:
         armed = Armed(step, to=str(seen), stop=True).as_environment()
         sys.stdout.flush()
         # The user's own script.
-        status = subprocess.run(command, env={**os.environ, **armed}, stdout=sys.stderr, check=False).returncode  # noqa: S603
+        status = subprocess.run(command, env={**os.environ, **armed}, stdout=sys.stderr, check=False).returncode  # noqa: S603  # the user's own program
         return ([json.loads(line) for line in seen.read_text(encoding="utf-8").splitlines()] if seen.exists() else []), status
 
 

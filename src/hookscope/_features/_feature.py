@@ -96,7 +96,7 @@ class Feature:
         found = self._widened(self._raw(samples))
         if not rest:
             return found
-        return found[rest] if isinstance(samples, int | np.integer) else found[(slice(None),) + rest]  # noqa: RUF005
+        return found[rest] if isinstance(samples, int | np.integer) else found[(slice(None),) + rest]  # noqa: RUF005  # an unpacked index needs Python 3.11
 
     def __iter__(self) -> Iterator[Array]:
         return (self[i] for i in range(len(self)))

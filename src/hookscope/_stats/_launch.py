@@ -132,7 +132,7 @@ def _work(sizes: tuple[int, ...], device: torch.device, stream: int) -> Work:
 
 
 @lru_cache(maxsize=64)
-def _upload(numbers: tuple[tuple[int, ...], ...], device: torch.device, stream: int) -> torch.Tensor:  # noqa: ARG001
+def _upload(numbers: tuple[tuple[int, ...], ...], device: torch.device, stream: int) -> torch.Tensor:  # noqa: ARG001  # part of the cache's key
     """Whole numbers as a tensor on the device; the host does not wait.
 
     Kept by value and by `stream`: on another stream the copy might not have been made yet. Pinned memory is not reused before it was.

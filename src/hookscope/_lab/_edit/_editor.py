@@ -129,7 +129,7 @@ class Editor:
             if tensor.grad_fn is None or any(tensor is other for _, other in given):
                 # A leaf would keep the hook for ever, and an argument that is handed on has a gradient by other ways, too.
                 tensor = aliases[path] = tensor.view_as(tensor)  # noqa: PLW2901  # the hook goes on the new one
-            tensor.register_hook(partial(self._gradient, of_path, spot.layout, moment))  # type: ignore[no-untyped-call]
+            tensor.register_hook(partial(self._gradient, of_path, spot.layout, moment))  # type: ignore[no-untyped-call]  # torch's
         return aliases
 
 

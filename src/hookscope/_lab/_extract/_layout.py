@@ -11,17 +11,8 @@ import re
 from torch import nn
 
 from ..._core._errors import UsageError
+from .._unit_axis import CHANNELS_FIRST
 
-_FIRST = (
-    nn.modules.conv._ConvNd,
-    nn.modules.batchnorm._NormBase,
-    nn.GroupNorm,
-    nn.LocalResponseNorm,
-    nn.modules.pooling._MaxPoolNd,
-    nn.modules.pooling._AvgPoolNd,
-    nn.modules.pooling._AdaptiveAvgPoolNd,
-    nn.modules.pooling._AdaptiveMaxPoolNd,
-)
 _LAST = (nn.Linear, nn.Bilinear, nn.LayerNorm, nn.RMSNorm, nn.Embedding)
 _OVER_SEQUENCES = (nn.modules.conv.Conv1d, nn.ConvTranspose1d, nn.BatchNorm1d, nn.InstanceNorm1d, nn.MaxPool1d, nn.AvgPool1d)
 _POSITIONS = {3: "L", 4: "HW", 5: "DHW"}
@@ -47,7 +38,7 @@ def layout_of(module: nn.Module, dims: int) -> str | None:
         return written if len(written) == dims and _WRITTEN.fullmatch(written) else None
     if isinstance(module, nn.Sequential) and len(module):
         return layout_of(module[-1], dims)
-    if isinstance(module, _FIRST):
+    if isinstance(module, CHANNELS_FIRST):
         return "NC" + _POSITIONS.get(dims, "DHWUVXYZ"[: dims - 2])
     if isinstance(module, _LAST):
         return "N" + _POSITIONS.get(dims, "DHWUVXYZ"[: dims - 2]) + "C"
