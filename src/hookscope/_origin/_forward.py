@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from .._stats import Row, reduce_into
-from .._taps._leaves import call_leaves
 
 SMALL = 64 << 10  # bytes; a larger buffer is copied once it has been seen to change
 
@@ -32,7 +31,7 @@ class Randomness:
         cuda = tuple(torch.cuda.get_rng_state_all()) if _on_cuda() else ()
         numpy = sys.modules.get("numpy")
         if torch_only:
-            return cls(torch.get_rng_state(), cuda)
+            return cls(torch.default_generator.get_state(), cuda)
         return cls(torch.get_rng_state(), cuda, random.getstate(), numpy.random.get_state() if numpy else None)
 
     @property
@@ -121,23 +120,25 @@ class Forward:
     random: Randomness
     autocast: tuple[tuple[str, bool, torch.dtype], ...]
     cache: bool
-    parameters: int = 0  # the sum of their versions
+    parameters: int | None = None  # the sum of their versions, if it is known
     compiled: bool = False  # something in the process is
     call: int = 0  # how many forwards of the module came before it since the last backward
     fingerprint: list[tuple[float, ...]] = field(default_factory=list)
     gradients: dict[int, torch.Tensor] = field(default_factory=dict)  # as they arrived at the outputs
 
     @classmethod
-    def beginning(cls, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], random: Randomness) -> Forward:
-        """A forward of `module` that is about to run."""
-        devices = ("cpu", "cuda") if _on_cuda() else ("cpu",)
+    def beginning(
+        cls, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: Iterable[torch.Tensor], random: Randomness
+    ) -> Forward:
+        """A forward of `module` that is about to run, on arguments in which there are these tensors."""
+        devices = ("cpu", "cuda") if random.cuda else ("cpu",)
         return cls(
             module,
             args,
             kwargs,
-            tuple((t, t._version) for _, t in call_leaves(args, kwargs) if not t.is_inference()),
+            tuple([(t, t._version) for t in tensors if not t.is_inference()]),
             random,
-            tuple((d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in devices),
+            tuple([(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in devices]),
             torch.is_autocast_cache_enabled(),
         )
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
+from _thread import get_ident
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -107,7 +108,7 @@ class Region(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if torch.compiler.is_compiling() or not self._noting or self._thread != threading.get_ident():
+        if not self._noting or self._thread != get_ident() or torch.compiler.is_compiling():
             return func(*args, **kwargs)
         name = getattr(func, "__name__", "")
         if name == "backward":
@@ -174,6 +175,11 @@ class Region(TorchFunctionMode):
         """Whether calls are noted now."""
         return self._noting
 
+    @property
+    def seated(self) -> bool:
+        """Whether this is on a stack of modes, or will be as soon as a backward is over that was called through it."""
+        return self._thread is not None
+
     def open(self) -> None:
         """Forget what is noted and begin again."""
         self.clear()
@@ -221,17 +227,22 @@ class Region(TorchFunctionMode):
 
     def _note(self, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
         """The arguments as they are kept; None where there is no tensor among them: then what comes out is taken as given."""
-        values = (*args, *kwargs.values())
-        kinds = [type(value) for value in values]
-        if not all(kind in _TENSORS or kind in _PLAIN for kind in kinds):
-            return self._note_tree(args, kwargs)
-        if _TENSORS.isdisjoint(kinds):
+        kept, tensors = [], False
+        for value in (*args, *kwargs.values()):  # the common case, at a tenth of the price of a walk through a tree
+            kind = type(value)
+            if kind in _TENSORS:
+                kept.append(self._kept(value))
+                tensors = True
+            elif kind in _PLAIN:
+                kept.append(value)
+            else:
+                return self._note_tree(args, kwargs)
+        if not tensors:
             return None
-        # The common case, at a tenth of the price of a walk through a tree.
-        kept = [self._kept(value) if kind in _TENSORS else value for value, kind in zip(values, kinds, strict=True)]
         return tuple(kept[: len(args)]), dict(zip(kwargs, kept[len(args) :], strict=True))
 
     def _note_tree(self, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+        self._taken = 0
         if not any(isinstance(t, torch.Tensor) for t in tree_leaves((args, kwargs))):
             return None
         kept = tree_map(self._kept, (args, kwargs))
@@ -240,7 +251,9 @@ class Region(TorchFunctionMode):
     def _kept(self, value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
-        known = self.known(value)
+        known = self._known.get(id(value))
+        if known is not None and known[0]() is not value:
+            known = None
         if known is not None and known[1] is not None:
             return known[1]
         if known is None:

@@ -118,7 +118,7 @@ def _changed(forward: Forward, buffers: Buffers) -> Iterator[str]:
     written = sum(t._version != version for t, version in forward.versions)
     if written:
         yield f"{written} input(s) of the model were written to after its forward"
-    if buffers.versions != forward.parameters:
+    if forward.parameters is not None and buffers.versions != forward.parameters:
         yield "parameters have changed since the forward"
 
 

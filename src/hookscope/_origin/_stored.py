@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_map
 
+from .._taps._leaves import call_leaves
 from ._forward import Forward, Randomness
 
 
@@ -69,7 +70,9 @@ def unpacked(stored: Mapping[str, Any], modules: Mapping[str, nn.Module]) -> lis
 
 
 def _unpacked(one: Mapping[str, Any], module: nn.Module) -> Forward:
-    forward = Forward.beginning(module, tuple(one["args"]), dict(one["kwargs"]), random_from_json(json.loads(one["random"])))
+    args, kwargs = tuple(one["args"]), dict(one["kwargs"])
+    tensors = [tensor for _, tensor in call_leaves(args, kwargs)]
+    forward = Forward.beginning(module, args, kwargs, tensors, random_from_json(json.loads(one["random"])))
     forward.autocast = tuple((device, enabled, getattr(torch, dtype)) for device, enabled, dtype in one["autocast"])
     forward.cache, forward.call = one["cache"], one["call"]
     forward.fingerprint = [tuple(row) for row in one["fingerprint"]]

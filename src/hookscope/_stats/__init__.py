@@ -5,7 +5,7 @@ from ._batch import Batch, change_job, sampled_job
 from ._cells import Cells, Row
 from ._exponents import count_into, histogram_of
 from ._fallback import stats_of
-from ._gradients import Gradients, Marks, marks_of, read_gradients
+from ._gradients import Gradients, Marks, glance, marks_of, read_gradients
 from ._list import reduce_all_into
 from ._plain import is_dense
 from ._reduce import reduce_into
@@ -21,6 +21,7 @@ __all__ = [
     "backend",
     "change_job",
     "count_into",
+    "glance",
     "histogram_of",
     "is_dense",
     "marks_of",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,6 +61,18 @@ def read_gradients(parameters: list[nn.Parameter]) -> Gradients:
     if KERNEL is None:
         return Gradients(rows, [i for i, p in enumerate(parameters) if p.grad is not None], 0.0, 0.0)
     return Gradients(rows, *KERNEL.gradients(parameters, torch.Tensor, _CODES, rows.__array_interface__["data"][0]))
+
+
+def glance(references: list[weakref.ref[nn.Parameter]], marks: Marks) -> tuple[float, float, int] | None:
+    """Write the marks of these parameters; how many elements of their gradients are NaN or Inf, the sum of squares of all others (what is
+    below 1e-38 may count as 0), and how many gradients it takes another way to read. None if a parameter is gone, or without the kernel.
+
+    >>> p = nn.Parameter(torch.ones(2))
+    >>> p.grad = torch.tensor([3.0, 4.0])
+    >>> glance([weakref.ref(p)], np.empty((1, 4), np.int64))
+    (0.0, 25.0, 0)
+    """
+    return None if KERNEL is None else KERNEL.glance(references, torch.Tensor, _CODES, marks.__array_interface__["data"][0])
 
 
 def _version(tensor: torch.Tensor) -> int:

@@ -520,6 +520,31 @@ static void fold_f64(Exponents *e) {
 static const ExponentReader EXPONENTS[DTYPES] = {f32_exponents, f64_exponents, f16_exponents, bf16_exponents};
 static const ExponentFold FOLDS[DTYPES] = {fold_f32, fold_f64, fold_f16, fold_f32};
 
+/* ---- the sum of squares of a block of float32 alone, in float32: not finite where an element is not, or a square too large ---- */
+
+#define SQUARES(ISA, TARGET)                                                                                 \
+    TARGET static float squares_##ISA(const float *x, int64_t n) {                                           \
+        float lanes[64] = {0}, all = 0;                                                                      \
+        int64_t i = 0;                                                                                       \
+        for (; i + 64 <= n; i += 64) {                                                                       \
+            for (int j = 0; j < 64; j += 16) PREFETCH(x + i + j + AHEAD);                                    \
+            for (int j = 0; j < 64; j++) lanes[j] += x[i + j] * x[i + j];                                    \
+        }                                                                                                    \
+        for (; i < n; i++) all += x[i] * x[i];                                                               \
+        for (int j = 0; j < 64; j++) all += lanes[j];                                                        \
+        return all;                                                                                          \
+    }
+#if defined(__GNUC__) || defined(__clang__)
+#define PREFETCH(P) __builtin_prefetch(P)
+#else
+#define PREFETCH(P) (void)(P)
+#endif
+SQUARES(generic, )
+#if HAS_X86
+SQUARES(avx2, T256)
+SQUARES(avx512, T512)
+#endif
+
 /* ---- the run as a whole ---- */
 
 static const int64_t ITEMSIZE[DTYPES] = {4, 8, 2, 2};
@@ -552,6 +577,7 @@ static Totals read_all(BlockReader reader, const char *x, int64_t n, int64_t ite
 typedef struct {
     const char *name;
     const BlockReader *readers;
+    float (*squares)(const float *x, int64_t n);
 } Level;
 
 static Level levels[3]; /* usable on this machine, fastest first */
@@ -562,14 +588,14 @@ static void find_levels(void) {
     level_count = 0;
 #if HAS_X86
     __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512f")) levels[level_count++] = (Level){"avx512", AVX512};
+    if (__builtin_cpu_supports("avx512f")) levels[level_count++] = (Level){"avx512", AVX512, squares_avx512};
     /* F16C cannot be asked for by name in older compilers; no processor has AVX2 and FMA without it. */
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) levels[level_count++] = (Level){"avx2", AVX2};
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) levels[level_count++] = (Level){"avx2", AVX2, squares_avx2};
 #endif
 #if HAS_NEON
-    levels[level_count++] = (Level){"neon", NEON};
+    levels[level_count++] = (Level){"neon", NEON, squares_generic};
 #endif
-    levels[level_count++] = (Level){"generic", GENERIC};
+    levels[level_count++] = (Level){"generic", GENERIC, squares_generic};
     level = &levels[0];
 }
 
@@ -794,6 +820,12 @@ static int64_t asked(PyObject *of, int name, int call) {
 PyDoc_STRVAR(marks_doc,
              "marks(parameters, out)\n--\n\nWrite four integers for each of a list of parameters at `out`: the identity and the version of its "
              "gradient (0 and -1 if it has none), its own version, its address.");
+static void mark(PyObject *parameter, PyObject *grad, int64_t *out) {
+    out[0] = grad == Py_None ? 0 : (int64_t)(intptr_t)grad;
+    out[1] = grad == Py_None ? -1 : asked(grad, NAME_VERSION, 0);
+    out[2] = asked(parameter, NAME_VERSION, 0);
+    out[3] = asked(parameter, NAME_DATA_PTR, 1);
+}
 static PyObject *marks(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
     (void)self;
     if (nargs != 2 || !PyList_Check(args[0])) return PyErr_Format(PyExc_TypeError, "marks() takes a list and an address");
@@ -803,10 +835,7 @@ static PyObject *marks(PyObject *self, PyObject *const *args, Py_ssize_t nargs) 
     for (Py_ssize_t i = 0; i < count; i++, out += 4) {
         PyObject *parameter = PyList_GetItem(args[0], i), *grad = PyObject_GetAttr(parameter, names[NAME_GRAD]);
         if (!grad) return NULL;
-        out[0] = grad == Py_None ? 0 : (int64_t)(intptr_t)grad;
-        out[1] = grad == Py_None ? -1 : asked(grad, NAME_VERSION, 0);
-        out[2] = asked(parameter, NAME_VERSION, 0);
-        out[3] = asked(parameter, NAME_DATA_PTR, 1);
+        mark(parameter, grad, out);
         Py_DECREF(grad);
     }
     Py_RETURN_NONE;
@@ -876,6 +905,84 @@ static PyObject *gradients(PyObject *self, PyObject *const *args, Py_ssize_t nar
     return result ? result : PyErr_Occurred() ? NULL : PyErr_NoMemory();
 }
 
+/* Of a block that is all finite, what is wanted of it takes half the time in float32; any other is read again in full. */
+static void glance_at(const Level *with, const Job *job, double *bad, double *squares) {
+    for (int64_t i = 0; i < job->n; i += BLOCK) {
+        int64_t length = job->n - i < BLOCK ? job->n - i : BLOCK;
+        const char *block = job->x + i * ITEMSIZE[job->dtype];
+        float quick = job->dtype == FLOAT32 ? with->squares((const float *)block, length) : INFINITY;
+        if (quick - quick == 0) {
+            *squares += quick;
+        } else {
+            Totals t = read_all(with->readers[job->dtype], block, length, ITEMSIZE[job->dtype]);
+            *bad += t.nan + t.inf, *squares += t.sumsq;
+        }
+    }
+}
+
+/* The same, asking less: of a view that stands for its negative, squares are those of what lies there. */
+static int in_sight(PyObject *tensor, PyObject *type, PyObject *codes, Job *job) {
+    if ((PyObject *)Py_TYPE(tensor) != type) return 0;
+    PyObject *dtype = PyObject_GetAttr(tensor, names[NAME_DTYPE]);
+    PyObject *code = dtype ? PyDict_GetItem(codes, dtype) : NULL;
+    Py_XDECREF(dtype);
+    if (!code || asked(tensor, NAME_IS_CPU, 0) != 1) return 0;
+    int64_t pointer = asked(tensor, NAME_DATA_PTR, 1), n = asked(tensor, NAME_NUMEL, 1);
+    if (n < 1 || pointer < 1 || asked(tensor, NAME_CONTIGUOUS, 1) != 1) return 0;
+    Job read = {(const char *)(intptr_t)pointer, n, 1, 1, NULL, (int)PyLong_AsLong(code), 0};
+    *job = read;
+    /* A freed one has its offset for an address; no heap lies so low that it might be mistaken for one without being asked. */
+    return pointer >> 32 || pointer != asked(tensor, NAME_OFFSET, 1) * ITEMSIZE[job->dtype];
+}
+
+PyDoc_STRVAR(glance_doc,
+             "glance(references, type, codes, marks)\n--\n\nOf the parameters that a list of weak references leads to: write what marks() does, and "
+             "return how many elements of their gradients are NaN or Inf, the sum of squares of all others (squares below 1e-38 may count as 0), and "
+             "how many gradients gradients() would refuse. None if a parameter is gone.");
+static PyObject *glance(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
+    (void)self;
+    if (nargs != 4 || !PyList_Check(args[0])) return PyErr_Format(PyExc_TypeError, "glance() takes a list, a type, a dict and an address");
+    int64_t *out = PyLong_AsVoidPtr(args[3]);
+    if (PyErr_Occurred()) return NULL;
+    Py_ssize_t count = PyList_Size(args[0]), found = 0, refused = 0;
+    Job *jobs = PyMem_Malloc((size_t)(count ? count : 1) * sizeof *jobs);
+    PyObject **held = PyMem_Malloc((size_t)(count ? count : 1) * sizeof *held);
+    int failed = !jobs || !held, gone = 0;
+    for (Py_ssize_t i = 0; !failed && !gone && i < count; i++, out += 4) {
+        PyObject *parameter = PyObject_CallNoArgs(PyList_GetItem(args[0], i));
+        gone = parameter == Py_None;
+        PyObject *grad = parameter && !gone ? PyObject_GetAttr(parameter, names[NAME_GRAD]) : NULL;
+        failed = !grad && !gone;
+        if (grad) mark(parameter, grad, out);
+        Py_XDECREF(parameter);
+        if (grad && grad != Py_None && in_sight(grad, args[1], args[2], &jobs[found])) {
+            held[found++] = grad; /* so that its memory lives until it is read */
+            continue;
+        }
+        refused += grad && grad != Py_None;
+        Py_XDECREF(grad);
+    }
+    double bad = 0, squares = 0;
+    if (!failed && !gone) {
+        const Level *with = level;
+        PyThreadState *state = PyEval_SaveThread();
+#if HAS_X86
+        unsigned mode = _mm_getcsr();
+        _mm_setcsr(mode | 0x8040); /* tiny squares count as 0, where they would take a hundred times as long */
+#endif
+        for (Py_ssize_t i = 0; i < found; i++) glance_at(with, &jobs[i], &bad, &squares);
+#if HAS_X86
+        _mm_setcsr(mode);
+#endif
+        PyEval_RestoreThread(state);
+    }
+    for (Py_ssize_t i = 0; i < found; i++) Py_DECREF(held[i]);
+    PyMem_Free(jobs), PyMem_Free(held);
+    if (gone) Py_RETURN_NONE;
+    if (failed) return PyErr_Occurred() ? NULL : PyErr_NoMemory();
+    return Py_BuildValue("ddn", bad, squares, refused);
+}
+
 PyDoc_STRVAR(levels_doc, "levels()\n--\n\nThe instruction sets usable here, fastest first.");
 static PyObject *list_levels(PyObject *self, PyObject *unused) {
     (void)self, (void)unused;
@@ -914,6 +1021,7 @@ static PyMethodDef methods[] = {
     {"exponents", (PyCFunction)(void (*)(void))exponents, METH_FASTCALL, exponents_doc},
     {"marks", (PyCFunction)(void (*)(void))marks, METH_FASTCALL, marks_doc},
     {"gradients", (PyCFunction)(void (*)(void))gradients, METH_FASTCALL, gradients_doc},
+    {"glance", (PyCFunction)(void (*)(void))glance, METH_FASTCALL, glance_doc},
     {"levels", list_levels, METH_NOARGS, levels_doc},
     {"level", current_level, METH_NOARGS, level_doc},
     {"use", use, METH_O, use_doc},

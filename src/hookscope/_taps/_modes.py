@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 _NOTHING = nullcontext()
 _function_modes, _dispatch_modes = torch._C._len_torch_function_stack, torch._C._len_torch_dispatch_stack
+_tracing = torch._C._get_tracing_state
 _graph_task, _level = torch._C._current_graph_task_id, torch._C._functorch.maybe_current_level
 
 
@@ -28,6 +29,16 @@ def unnoticed(action: Callable[..., None], *args: Any) -> None:
     else:
         with torch._C.DisableTorchFunction(), unseen():
             action(*args)
+
+
+def is_transformed() -> bool:
+    """Whether what runs is inside a transform of torch.func, where a tensor stands for many."""
+    return _level() is not None
+
+
+def is_traced() -> bool:
+    """Whether torch.jit.trace notes what runs."""
+    return _tracing() is not None
 
 
 def is_special() -> bool:

@@ -6,7 +6,7 @@ import os
 import time
 import weakref
 from _thread import get_ident
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,7 +15,7 @@ from torch import nn
 from .._core._site import Site
 from .._stats import Row, reduce_into
 from .._taps._leaves import leaves
-from .._taps._modes import is_special, unnoticed
+from .._taps._modes import is_special, is_traced, is_transformed, unnoticed
 from .._taps._segments import UNKNOWN, Segments
 from ._evaluation import Evaluation
 from ._extras import Extras
@@ -29,6 +29,8 @@ from ._views import Views
 
 if TYPE_CHECKING:
     from ._locating import Locator
+
+_process, _now = os.getpid, time.perf_counter_ns
 
 MAX_CALLS = 256  # calls of one module in one micro-batch that get rows of their own; later ones are counted as lost
 MAX_BLAMED = 8  # modules per micro-batch whose inputs are read because their output was not finite
@@ -77,14 +79,8 @@ class Activations:
             return
         self._depth += 1
         if self._depth == 1:
-            self._guarded(self.before_entry)
             self._with_grad = torch.is_grad_enabled()
-            if (locator := self.locator) is not None:
-                self._guarded(lambda: locator.entered(module, args, kwargs, training=self._with_grad))
-            if not (self.on or self._with_grad) and self.affords():
-                self.seat(True)
-            if self.on and self._with_grad:
-                self._guarded(self._entered, site, module, args, kwargs)
+            self._guarded(self._entered, site, module, args, kwargs)
         elif within and self.on and self._training():
             self._guarded(self.extras.read_call, site, 0, self._seq, args, kwargs)
 
@@ -94,12 +90,7 @@ class Activations:
             self._depth = max(0, self._depth - 1)
             if self._depth == 0:
                 self._lane = 0
-                self.seat(self.on)
-                if not self.on and self._with_grad and output is not None:  # what the sentinel sees of a step that is left out
-                    self._guarded(self.extras.read_returned, site, self._seq, output)
-                if self.locator is not None:
-                    locator, training = self.locator, self._with_grad
-                    self._guarded(lambda: locator.left(output, training=training))
+                self._guarded(self._left, site, output)
 
     def before_forward(self, tap: Tap, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A module is called whose inputs were asked for."""
@@ -137,11 +128,6 @@ class Activations:
         return True
 
     @property
-    def muted(self) -> bool:
-        """Whether a replay is under way: what the hooks see then is no training."""
-        return self.locator is not None and self.locator.busy
-
-    @property
     def inside(self) -> bool:
         """Whether a forward of a watched model is under way."""
         return self._depth > 0
@@ -155,26 +141,40 @@ class Activations:
         return torch.is_grad_enabled() or (self._depth > 0 and self._with_grad and not torch.is_inference_mode_enabled())
 
     def _guarded(self, action: Callable[..., None], *args: Any) -> None:
-        if os.getpid() != self._pid or self.muted:
-            return
-        if torch._C._functorch.maybe_current_level() is not None:
+        if _process() != self._pid or (self.locator is not None and self.locator.busy):
+            return  # what the hooks see in a replay is no training
+        if is_transformed():
             self.transformed.update(arg for arg in args[:1] if isinstance(arg, Tap))
             return
-        if torch._C._get_tracing_state() is not None:  # torch.jit.trace: shapes are tensors now, and all that is asked of them is noted
+        if is_traced():  # torch.jit.trace: shapes are tensors now, and all that is asked of them is noted
             return
-        began = time.perf_counter_ns()
+        began = _now()
         try:
             unnoticed(action, *args)
         except Exception as error:
             self.fail(error)
-        self.spent += time.perf_counter_ns() - began
+        self.spent += _now() - began
 
     def _entered(self, site: Site, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.before_entry()
+        if self.locator is not None:
+            self.locator.entered(module, args, kwargs, training=self._with_grad, closely=self.on)
+        if not (self.on or self._with_grad) and self.affords():
+            self.seat(True)
+        if not (self.on and self._with_grad):
+            return
         if module.training and self._was_training is False:
             self.end_evaluation()
         self._was_training = module.training
         self._lane = get_ident()
         self.extras.read_call(site, 0, self._seq, args, kwargs)
+
+    def _left(self, site: Site, output: Any) -> None:
+        self.seat(self.on)
+        if not self.on and self._with_grad and output is not None:  # what the sentinel sees of a step that is left out
+            self.extras.read_returned(site, self._seq, output)
+        if self.locator is not None:
+            self.locator.left(output, training=self._with_grad)
 
     def _computed(self, tap: Tap, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         self.views.called()
@@ -242,9 +242,10 @@ class Activations:
             self.evaluation.adopt((slot.output_site, row) for slot, row in self._outputs)
             self.forget()
 
-    def read_loss(self, root: torch.Tensor) -> None:
+    def read_losses(self, roots: Sequence[torch.Tensor]) -> None:
         """Stats of what a backward starts from. If that fails, the steps can do without."""
-        self._guarded(self.extras.read_loss, root, self._seq)
+        for root in roots:
+            self._guarded(self.extras.read_loss, root, self._seq)
 
     def read_micro(self, site: Site, grad: torch.Tensor) -> None:
         """What a backward has brought to a parameter."""

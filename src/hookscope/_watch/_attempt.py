@@ -14,10 +14,10 @@ class Attempt:
 
     def __init__(self) -> None:
         self._optimizer: weakref.ref[torch.optim.Optimizer] | None = None
-        self._names: set[str] = set()
+        self._names: frozenset[str] = frozenset()
         self.used = False  # the gradients have been read as an optimizer within used them
 
-    def begin(self, optimizer: torch.optim.Optimizer, names: set[str]) -> None:
+    def begin(self, optimizer: torch.optim.Optimizer, names: frozenset[str]) -> None:
         """`optimizer` begins to step the parameters of these names."""
         self._optimizer, self._names, self.used = weakref.ref(optimizer), names, False
 
@@ -28,7 +28,7 @@ class Attempt:
     def __bool__(self) -> bool:
         return self._optimizer is not None
 
-    def around(self, names: set[str]) -> torch.optim.Optimizer | None:
+    def around(self, names: frozenset[str]) -> torch.optim.Optimizer | None:
         """The optimizer whose step another one, for some of the same parameters, is called in."""
         optimizer = self._optimizer() if self._optimizer is not None else None
         return optimizer if optimizer is not None and not self._names.isdisjoint(names) and is_stepping(optimizer) else None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .._core._stats import Rows
+from ._scalars import Scalars
 from ._step import OpenStep, value_row
 
 if TYPE_CHECKING:
@@ -17,12 +18,12 @@ if TYPE_CHECKING:
 class Beside:
     """Adds rows to the open step, or to the one that is over."""
 
-    def __init__(self, steps: Steps) -> None:
-        self.steps = steps
+    def __init__(self, steps: Steps, scalars: Scalars) -> None:
+        self.steps, self.scalars = steps, scalars
 
-    def log(self, site: int, value: float) -> None:
+    def log(self, name: str, value: float) -> None:
         """A number belongs to the step under way; between two steps, to the one that is over."""
-        self._add([site], np.array([value_row(value)]), earlier=not self.steps.under_way)
+        self._add([self.scalars.site(name)], np.array([value_row(value)]), earlier=not self.steps.under_way)
 
     def add_evaluation(self) -> None:
         """What was evaluated since the last step speaks of the weights which that step left."""

@@ -14,7 +14,6 @@ from .._taps._inventory import modules
 from ._activations import Activations
 from ._placing import Placing
 
-LOOKS = (1, 2, 4, 8)  # the backwards at which the models are looked through: at the end of the watch they may be gone
 Place = tuple[str, str]  # the name of a model, the path of a module in it
 
 
@@ -26,13 +25,6 @@ class Blindness:
         self.activations = activations
         self._compiled: set[Place] = set()
         self._holders: set[Place] = set()  # modules without a forward of their own: nobody calls a ModuleList
-        self._backwards = 0
-
-    def backward_begins(self, models: Iterable[tuple[str, nn.Module]]) -> None:
-        """Look through the models, if it is time to."""
-        self._backwards += 1
-        if self._backwards in LOOKS:
-            self.look(models)
 
     def look(self, models: Iterable[tuple[str, nn.Module]]) -> None:
         """Of the modules that have not fired: which run inside a compiled graph, which cannot be called at all?"""

@@ -39,7 +39,8 @@ class Compiled:
     def allows_tape(self) -> bool:
         """Whether nothing compiled is called outside the watched models, as far as is known."""
         self.look()
-        self._frames = _frames()
+        if self._looked:
+            self._frames = _frames()
         return not self.others
 
     def tape_ends(self) -> None:
@@ -91,7 +92,9 @@ def _unwrapped(module: Any) -> Any:
 
 def _backends() -> int:
     dynamo = sys.modules.get("torch._dynamo.eval_frame")
-    backends = getattr(dynamo, "cached_backends", {})  # none while another thread is importing it
+    backends = getattr(dynamo, "cached_backends", None)  # none while another thread is importing it
+    if not backends:
+        return 0
     return sum(callable(backend) for backend in list(backends.values()))
 
 

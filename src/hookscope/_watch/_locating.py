@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from .._core._site import ROOT, Site
+from .._core._site import Site
 from .._origin._alone import gathers
 from .._origin._facts import badness, came_in
 from .._origin._forward import Buffers, Forward, Randomness, fingerprint
@@ -30,7 +30,7 @@ from ._holding import Holding
 from ._leaps import Leaps, first_of, leap_event
 from ._sentinel import really_bad
 from ._store import Store
-from ._tap import MicroRows
+from ._tap import MicroRows, recorded_output
 
 MAX_FORWARDS = 8  # held at once, between two backwards; of more, the latest
 MAX_LEAPS = 8  # replays in one run because finite values have leapt, and as many because they have fallen
@@ -63,27 +63,28 @@ class Locator:
 
     # -- the training goes by -------------------------------------------------------------------------------------------------------
 
-    def entered(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, training: bool) -> None:
-        """A forward enters the model."""
+    def entered(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, training: bool, closely: bool = True) -> None:
+        """A forward enters the model; `closely` asks for whether its parameters are written to before the backward, too."""
         if self.closed:
             return
         self._pause()
-        if training and all(forward.call < 0 for forward in self._forwards):
+        if not training:
+            return
+        if all(forward.call < 0 for forward in self._forwards):
             self._early.entered(bool(self.region.calls))
-        if training:
-            if (buffers := self._buffers.get(module)) is None:
-                self._buffers[module] = buffers = Buffers(module, silent=self.holding.weights)
-            forward = Forward.beginning(module, args, kwargs, Randomness.now(torch_only=self._draws.idle))
-            forward.call = max((other.call + 1 for other in self._forwards if other.module is module), default=0)
-            forward.parameters = buffers.versions
-            forward.compiled = self.compiled.any
-            if not forward.call:
-                buffers.take()
-            self._forwards = [*self._forwards, forward][-MAX_FORWARDS:]
-            self.holding.entered += 1
-            self._inputs = [tensor for _, tensor in call_leaves(args, kwargs)]
-            if self.live is not None:
-                self.live.entered(self._batch)
+        if (buffers := self._buffers.get(module)) is None:
+            self._buffers[module] = buffers = Buffers(module, silent=self.holding.weights)
+        self._inputs = [tensor for _, tensor in call_leaves(args, kwargs)]
+        forward = Forward.beginning(module, args, kwargs, self._inputs, Randomness.now(torch_only=self._draws.idle))
+        forward.call = max([other.call + 1 for other in self._forwards if other.module is module], default=0)
+        forward.parameters = buffers.versions if closely or self.holding.weights else None
+        forward.compiled = self.compiled.any
+        if not forward.call:
+            buffers.take()
+        self._forwards = [*self._forwards, forward][-MAX_FORWARDS:]
+        self.holding.entered += 1
+        if self.live is not None:
+            self.live.entered(self._batch)
 
     def left(self, output: Any, *, training: bool) -> None:
         """And leaves it."""
@@ -124,6 +125,17 @@ class Locator:
         self._forget(micro, sites)
         self._begin_early()
         return verdicts
+
+    def passed(self) -> bool:
+        """The same where a glance has shown that nothing is bad; False if that is not enough here."""
+        waits = any(not forward.gradients and forward.call >= 0 for forward in self._forwards)
+        if self.closed or waits or self.live is not None or self.holding.wants(bad=False):
+            return self.closed
+        for forward in self._forwards:
+            forward.gradients.clear()
+        self._forwards, self._losses, self._inputs = [], [], []
+        self._begin_early()
+        return True
 
     def _look(self, micro: MicroRows, sites: Sequence[Site], bad_parameters: bool) -> Sequence[Verdict]:
         bad = really_bad(micro.stats)
@@ -174,7 +186,7 @@ class Locator:
     def _recall_outputs(self, forwards: Sequence[Forward], micro: MicroRows, sites: Sequence[Site]) -> None:
         names = self.names()
         for forward in forwards:
-            recorded = _recorded_output(micro, sites, names.get(id(forward.module)), forward.call)
+            recorded = recorded_output(micro, sites, names.get(id(forward.module)), forward.call)
             forward.fingerprint = recorded or forward.fingerprint
 
     def close(self) -> None:
@@ -197,7 +209,7 @@ class Locator:
         waiting = [] if micro is None else [forward for forward in self._forwards if not forward.gradients and forward.call >= 0]
         for forward in waiting:
             assert micro is not None
-            recorded = _recorded_output(micro, sites, self.names().get(id(forward.module)), forward.call)
+            recorded = recorded_output(micro, sites, self.names().get(id(forward.module)), forward.call)
             forward.fingerprint, forward.call = recorded or forward.fingerprint, -1  # no call of the next micro-batch
         for forward in self._forwards:
             forward.gradients.clear()  # a graph that the program keeps holds the hooks that fill it
@@ -281,18 +293,6 @@ class Locator:
         if tensor.device not in self._scratch:
             self._scratch[tensor.device] = self.store.row(tensor)
         return self._scratch[tensor.device]
-
-
-def _recorded_output(micro: MicroRows, sites: Sequence[Site], path: str | None, call: int) -> list[tuple[float, ...]]:
-    rows = [
-        (sites[number].id, tuple(stats))
-        for number, of_call, stats in zip(micro.site, micro.call, micro.stats.tolist(), strict=True)
-        if of_call == call
-        and sites[number].kind == "output"
-        and not sites[number].label
-        and path in (sites[number].full_path, sites[number].path or ROOT)
-    ]
-    return [stats for _, stats in sorted(rows)]
 
 
 def _keep(gradients: dict[int, torch.Tensor], i: int, grad: torch.Tensor | None) -> None:

@@ -35,7 +35,6 @@ class Models:
         self._candidates: list[Site] = []
         self._by_name: dict[str, ModelRef] = {}
         self._strangers: set[int] = set()  # parameters of optimizers or losses that belong to no watched model
-        self._backwards = 0
 
     def __len__(self) -> int:
         return len(self._by_name)
@@ -109,12 +108,11 @@ class Models:
         return self.parameters.among(parameters)
 
     def look_behind(self, roots: Iterable[torch.Tensor]) -> None:
-        """At the 1st, 2nd, 4th, ... backward: does the loss depend on parameters of which no watched model knows?
+        """Does the loss depend on parameters of which no watched model knows?
 
         Not asked where parameters are spread over ranks: the loss then depends on what was gathered from them.
         """
-        self._backwards += 1
-        if self._backwards & (self._backwards - 1) == 0 and not any(map(is_distributed, self.parameters.alive())):
+        if not any(map(is_distributed, self.parameters.alive())):
             hidden = self._meet(parameters_behind(roots))
             if hidden:
                 self.event("hidden_parameters", parameters=owners_of(hidden[:8]), count=len(hidden))

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import nn
 
 from .._core._frame import Frame
 from .._core._site import Site
 from .._origin._verdict import Verdict
 from ._locating import Locator
+from ._mine import Mine
 from ._tap import MicroRows
 from ._upkeep import Upkeep
 
@@ -50,7 +50,7 @@ class Origins:
         self._note_all(self.locator.noted)
         self.locator.noted.clear()
 
-    def begun(self, optimizer: torch.optim.Optimizer, mine: list[nn.Parameter]) -> None:
+    def begun(self, optimizer: torch.optim.Optimizer, mine: Mine) -> None:
         """An attempt has."""
         self._optimizers.add(optimizer)
         self._note_all(list(self.upkeep.begins(optimizer, mine)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from _thread import get_ident
 
 import torch
 from torch import nn
@@ -15,13 +16,14 @@ class Owner:
         self.foreign: set[str] = set()  # names of the models that another thread is training now
         self.missed: set[str] = set()  # and of those it ever did
         self._thread = threading.current_thread()
+        self._number = threading.get_ident()
         self._entered = self._trains = False
         self._local = threading.local()
 
     @property
     def here(self) -> bool:
         """Whether this is the thread."""
-        return self._thread.ident == threading.get_ident()
+        return self._number == get_ident()
 
     @property
     def muted(self) -> bool:
@@ -40,6 +42,9 @@ class Owner:
     def enters(self, module: nn.Module, model: str) -> bool:
         """A forward enters `model` through `module`: whether it is to be looked at. With gradients on, it is taken for a training's."""
         if getattr(module, "_is_replica", False):  # DataParallel calls its copies in threads, and one waits for them all
+            return True
+        if self._entered and self._number == get_ident() and torch.is_grad_enabled() and not self.foreign:
+            self._local.muted = False  # as most often
             return True
         if not torch.is_grad_enabled():
             self._local.muted = not self.here and self._trains and self._thread.is_alive()
@@ -65,6 +70,6 @@ class Owner:
 
     def _take(self) -> None:
         if not self.here:
-            self._thread = threading.current_thread()
+            self._thread, self._number = threading.current_thread(), threading.get_ident()
             self._entered = self._trains = False
             self.foreign.clear()

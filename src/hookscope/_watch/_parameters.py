@@ -16,7 +16,7 @@ from .._stats import Marks, Row, marks_of, read_gradients
 from .._taps._inventory import candidates, is_lazy, parameters, tensor_facts
 from .._taps._parts import local
 from ._clipping import Clip, clipping
-from ._early import Early
+from ._early import UNSEEN, Early
 from ._gathered import Gathered
 from ._sample import Sample
 from ._store import Store, unscaled, unscaled_by
@@ -48,10 +48,10 @@ class Parameters:
         self.full = full
         self.foreign = foreign
         self._by_id: dict[int, Watched] = {}
-        self._known = 0  # how many there ever were: a new one may have the id of one that is gone
+        self.known = 0  # how many there ever were: a new one may have the id of one that is gone
         self._blocks: list[tuple[list[int], Rows]] = []  # sites and rows since the last fold
         self.early = Early()
-        self._scaled = False  # a loss has had a factor
+        self._scaled = False
         self._latest: dict[Kind, Rows] = {}  # count and sum of squares, by the order of the parameters
 
     def attach(self, model: nn.Module, name: str) -> None:
@@ -61,9 +61,9 @@ class Parameters:
             if self.get(named.parameter) is None:
                 site = sites[named.path]
                 self._by_id[id(named.parameter)] = Watched(
-                    weakref.ref(named.parameter), site, site.full_path, Sample(full=self.full), self._known
+                    weakref.ref(named.parameter), site, site.full_path, Sample(full=self.full), self.known
                 )
-                self._known += 1
+                self.known += 1
 
     def get(self, parameter: nn.Parameter) -> Watched | None:
         """What is known of `parameter`, if it is watched."""
@@ -73,9 +73,13 @@ class Parameters:
     def __len__(self) -> int:
         return len(self._by_id)
 
-    def names(self, wanted: Iterable[nn.Parameter]) -> set[str]:
+    def names(self, wanted: Iterable[nn.Parameter]) -> frozenset[str]:
         """Their full paths, which a parameter shares with the one whose place it has taken."""
-        return {self._by_id[id(parameter)].full_path for parameter in wanted}
+        return frozenset(self._by_id[id(parameter)].full_path for parameter in wanted)
+
+    def references(self) -> list[weakref.ref[nn.Parameter]]:
+        """To all watched parameters that still exist."""
+        return [watched.ref for watched in self._by_id.values() if watched.ref() is not None]
 
     def among(self, parameters: Sequence[nn.Parameter]) -> list[nn.Parameter]:
         """Those of them that are watched."""
@@ -123,6 +127,11 @@ class Parameters:
         changes = (self._by_id[id(p)].sample.change(p) for p in self.alive() if not _is_lazy(p))
         return any(bool((change != 0).any()) for change in changes if change is not None)
 
+    @property
+    def scaled(self) -> bool:
+        """Whether a loss has had a factor."""
+        return self._scaled
+
     def gave(self, given: Iterable[nn.Parameter], scale: float) -> None:
         """A backward from a loss with the factor `scale` has given these their gradients."""
         if scale != 1.0 or self._scaled:
@@ -154,7 +163,7 @@ class Parameters:
 
     def forget_early(self) -> None:
         """The gradients looked at are no longer those before the next step."""
-        self.early = Early()
+        self.early = UNSEEN
 
     def read_gradients(self, wanted: Iterable[nn.Parameter], scale: float = 1.0) -> Clip | None:
         """Stats of the gradients as they are now, `scale` taken out; one that is None leaves no row.
@@ -212,8 +221,8 @@ class Parameters:
         rows = gathered.read()
         self._blocks.append((gathered.numbers, rows))
         latest = self._latest.get(kind)
-        if latest is None or len(latest) < self._known:
-            self._latest[kind] = latest = np.full((self._known, 2), np.nan)
+        if latest is None or len(latest) < self.known:
+            self._latest[kind] = latest = np.full((self.known, 2), np.nan)
         latest[read] = rows[:, (0, 5)]
 
     def _number(self, watched: Watched, parameter: nn.Parameter, kind: Kind, label: str = "") -> int:

@@ -15,6 +15,10 @@ from .._record import Sink
 from .._taps._modes import unseen
 from ._notice import log, warn
 
+# Looked up once: what is asked at each event is asked with cold caches.
+_process, _now = os.getpid, time.perf_counter_ns
+_is_grad_enabled, _set_grad_enabled, _dispatch_modes = torch.is_grad_enabled, torch._C._set_grad_enabled, torch._C._len_torch_dispatch_stack
+
 
 class Safety:
     """Runs the parts of a watch (`steps`, `activations`, `rules`, `recording`); `spent` is the nanoseconds they took."""
@@ -35,24 +39,35 @@ class Safety:
 
     def run(self, part: str, action: Callable[..., None], *args: Any) -> None:
         """Call `action`, unless its part is off."""
-        if part in self.off or self.elsewhere:
+        if part in self.off or _process() != self._pid:
             return
-        began = time.perf_counter_ns()
+        began = _now()
         self._level += 1
-        grad = torch.is_grad_enabled()
+        grad = _is_grad_enabled()
         try:
-            torch._C._set_grad_enabled(False)  # as torch.no_grad does, at a fraction of its price
-            with unseen():
+            _set_grad_enabled(False)  # as torch.no_grad does, at a fraction of its price
+            if _dispatch_modes():
+                with unseen():
+                    action(*args)
+            else:
                 action(*args)
         except Exception as error:
             self.switch_off(part, error)
         finally:
-            torch._C._set_grad_enabled(grad)
+            _set_grad_enabled(grad)
         self._level -= 1
         if not self._level:  # a part may run within another one
-            self.spent += time.perf_counter_ns() - began
+            self.spent += _now() - began
             while self._afterwards:
                 self._afterwards.pop()()
+
+    def within(self, part: str, action: Callable[..., None], *args: Any) -> None:
+        """The same where another part runs already."""
+        if part not in self.off:
+            try:
+                action(*args)
+            except Exception as error:
+                self.switch_off(part, error)
 
     def afterwards(self, action: Callable[[], None]) -> None:
         """Call `action` where no part is at work: now, or else as soon as that is so. What it raises is meant to reach the training."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +13,10 @@ from .._core._stats import Rows
 from ._early import Early
 from ._tap import MicroRows
 
+Stats = Sequence[float]  # a row
+
 JUMP = 4.0  # times the usual norm of all gradients together, or the first loss
+FAINT = 1e-15  # a norm below which its squares may have been too small to add up
 USUAL = 64  # steps that say what is usual
 AGAIN = 8  # steps after which it is told anew
 STUBBORN = 5  # overflows in a row that no scaler needs to find its factor once it has begun
@@ -34,22 +38,44 @@ class Sentinel:
         """
         self._overflows = self._overflows + 1 if early.bad else 0
         bad = early.bad and (scale == 1.0 or self._overflows >= STUBBORN)
-        jumped = self._jumped(math.sqrt(early.squares) / scale if len(early.rows) else None, micro.stats[losses[micro.site]])
+        loss = micro.stats[losses[micro.site]][:1].tolist()
+        norm = math.sqrt(early.squares) / scale if len(early.rows) else None
+        jumped = self._jumped(norm, _mean(loss[0]) if loss else None)
+        self._goes_on(norm)
         return bool(bad or jumped or really_bad(micro.stats).any())
 
-    def _jumped(self, norm: float | None, losses: Rows) -> bool:
-        far = norm is not None and norm > JUMP * self._usual
+    def calm(self, losses: Sequence[Stats], others: Sequence[Stats], squares: float) -> bool:
+        """After a glance at which no gradient was bad: whether nothing calls for an alarm. `went_by` is to follow, or else `alarmed`."""
+        bad = any(_is_really_bad(stats) for stats in (*losses, *others))
+        return not (bad or self._jumped(math.sqrt(squares), _mean(losses[0]) if losses else None))
+
+    def went_by(self, squares: float) -> None:
+        """And that was all."""
+        self._overflows = 0
+        self._goes_on(math.sqrt(squares))
+
+    def _jumped(self, norm: float | None, loss: float | None) -> bool:
+        far = norm is not None and norm > max(FAINT, JUMP * self._usual)
+        if loss is None:
+            return far
+        if self._first_loss is None:
+            self._first_loss = loss
+        return far or loss > JUMP * self._first_loss > 0
+
+    def _goes_on(self, norm: float | None) -> None:
         if norm is not None:
             self._norms.append(norm)
             self._asked += 1
             if self._asked % AGAIN == 0:
                 self._usual = sorted(self._norms)[len(self._norms) // 2]
-        if not len(losses):
-            return far
-        loss = abs(float(losses[0, 4])) / max(1.0, float(losses[0, 0]))
-        if self._first_loss is None:
-            self._first_loss = loss
-        return far or loss > JUMP * self._first_loss > 0
+
+
+def _mean(stats: Stats) -> float:
+    return abs(stats[4]) / max(1.0, stats[0])
+
+
+def _is_really_bad(stats: Stats) -> bool:
+    return stats[1] > 0 or stats[7] == math.inf or (stats[2] > 0 and stats[7] == -math.inf)
 
 
 def really_bad(rows: Rows) -> NDArray[np.bool_]:

@@ -18,8 +18,10 @@ from .._taps._events import Backward, subscribe
 from .._taps._tree import on_registration
 from ._activations import Activations
 from ._armed import Armed
+from ._attempts import Attempts
 from ._blindness import Blindness
 from ._compiled import Compiled
+from ._glance import Glance
 from ._guard import Guard
 from ._incidents import Incidents, Surroundings
 from ._listener import tell
@@ -43,6 +45,8 @@ from ._store import Store
 from ._table import SiteTable
 from ._tap import MicroRows
 from ._upkeep import Upkeep
+
+LAST_LOOK = 8  # the latest backward at which the models are looked through: at the end of the watch they may be gone
 
 
 class Session:
@@ -69,7 +73,8 @@ class Session:
         path, rank = getattr(sink, "path", None), getattr(getattr(sink, "meta", None), "rank", 0)
         around = Surroundings(None if path is None else path / "incidents", rank, self.models.alive, self.safety.event)
         self.incidents = Incidents(settings, around, self.locator, self.online.origins)
-        self.upkeep = Upkeep(self.parameters, self._plain)
+        glance = Glance(self.parameters)
+        self.upkeep = Upkeep(self.parameters, self._plain, lambda: self.steps.recorded, glance)
         self.origins = Origins(self.locator, self.upkeep, lambda: self.table.sites, self._note)
         reports = Reports(
             frame=self._closed_frame,
@@ -77,16 +82,19 @@ class Session:
             suspect=self._suspect,
             skipped=lambda by: self.safety.event("skipped", by=by),
             micro=self._micro,
-            locate=lambda micro, bad: self.safety.run("origin", self.origins.locate, micro, bad),
+            locate=lambda micro, bad: self.safety.within("origin", self.origins.locate, micro, bad),
+            passed=self._passed,
             adopted=self.origins.name,
         )
         self.pace = Pace(settings.every, settings.budget, lambda: self.safety.spent + self.activations.spent, ranks=ranks_of(sink))
         self.activations.seat, self.activations.affords = self.placing.seat, lambda: self.pace.affords
-        self.steps = Steps(self.pace, self.table, (self.activations, self.parameters), reports, first_step)
+        self.steps = Steps(self.pace, self.table, (self.activations, self.parameters, glance), reports, first_step)
         self.steps.gate = self._gate
+        self.attempts = Attempts(self.steps.routine)
         self.micro_listener: Callable[[MicroRows, Sequence[Site]], None] | None = None
         self.closed = False
         self.guard = Guard(Nonfinite(settings.on_nonfinite), self.steps, self.models, self.online, self.safety)
+        self._backwards = 0
         self._news: list[Finding] = []
         self._urgent = False  # an error has been found, and is not on disk yet
         self._started = time.perf_counter()
@@ -118,11 +126,19 @@ class Session:
         """A backward pass is about to start."""
         if self.locator.busy or not self.owner.trains():
             return
-        self.safety.run("origin", self.locator.backward_begins, backward.roots)
-        self.safety.run("steps", self.steps.backward_begins, backward)
-        self.safety.run("discovery", self.models.look_behind, backward.roots)
-        self.safety.run("blindness", lambda: self.blindness.backward_begins(self.models.alive()))
+        self.attempts.catch_up(self)
+        self.safety.run("events", self._backward_begins, backward)
         self.deliver()
+
+    def _backward_begins(self, backward: Backward) -> None:
+        within = self.safety.within
+        within("origin", self.locator.backward_begins, backward.roots)
+        within("steps", self.steps.backward_begins, backward)
+        self._backwards += 1
+        if self._backwards & (self._backwards - 1) == 0:  # at the 1st, 2nd, 4th, ...
+            within("discovery", self.models.look_behind, backward.roots)
+            if self._backwards <= LAST_LOOK:
+                within("blindness", lambda: self.blindness.look(self.models.alive()))
 
     def backward_ends(self, failed: bool) -> None:
         """It is over."""
@@ -134,12 +150,7 @@ class Session:
 
     def attempt_begins(self, optimizer: torch.optim.Optimizer, has_closure: bool) -> None:
         """Parameters are still what the forward used."""
-        if self.owner.here:
-            self.safety.run("origin", self.locator.stepping)
-        self._attempt(self.steps.attempt_begins, optimizer, self.origins.begun, has_closure=has_closure)
-        self.second.weigh(optimizer)
-        if self.hears_closures:
-            self.guard.begins(optimizer, has_closure=has_closure)
+        self.attempts.begins(self, optimizer, has_closure=has_closure)
 
     @property
     def hears_closures(self) -> bool:
@@ -148,37 +159,15 @@ class Session:
 
     def evaluated(self, optimizer: torch.optim.Optimizer) -> None:
         """The closure that its step was given has been called once more."""
-        self._attempt(lambda *_: self.steps.evaluated(), optimizer, lambda *_: None)
-        self.guard.evaluated(optimizer)
+        self.attempts.evaluated(self, optimizer)
 
     def attempt_ends(self, optimizer: torch.optim.Optimizer, has_closure: bool) -> None:
         """The optimizer has done what it does."""
-        if has_closure and self.hears_closures:
-            self.guard.undo(optimizer)
-        self.second.weigh(optimizer)
-        self._attempt(self.steps.attempt_ends, optimizer, self.upkeep.ends, has_closure=has_closure)
-        if self.owner.here:
-            self.guard.ends()
-            self.safety.run("origin", self.locator.stepped)
-            self.locator.holding.let_go()
-        self.second.look()
+        self.attempts.ends(self, optimizer, has_closure=has_closure)
 
     def attempt_skipped(self, optimizer: torch.optim.Optimizer) -> None:
         """A GradScaler did not let the optimizer step."""
-        self._attempt(self.steps.attempt_skipped, optimizer, lambda *_: None)
-        self.locator.holding.let_go()
-        self.second.look()
-
-    def _attempt(self, tell: Callable[..., None], optimizer: torch.optim.Optimizer, then: Callable[..., None], **facts: bool) -> None:
-        def told() -> None:
-            if not self.owner.muted and (mine := self.models.mine(optimizer)):
-                self.owner.steps()
-                self.incidents.meet(optimizer)
-                tell(optimizer, mine, **facts)
-                self.safety.run("origin", then, optimizer, mine)
-
-        self.safety.run("steps", told)
-        self.deliver()
+        self.attempts.skipped(self, optimizer)
 
     # -- reports of the steps -------------------------------------------------------------------------------------------------------
 
@@ -195,6 +184,9 @@ class Session:
         """An event that rules are to know at once, of the step that is open now."""
         self.online.origins.append({"step": self.steps.clock.step, **event})
         self.safety.event(**event)
+
+    def _passed(self) -> bool:
+        return self.micro_listener is None and ("origin" in self.safety.off or self.locator.passed())
 
     def _micro(self, micro: MicroRows) -> None:
         if self.micro_listener is not None:
@@ -236,7 +228,7 @@ class Session:
 
     def deliver(self, *, quietly: bool = False) -> None:
         """Hand new findings to whoever asked for them. What `on_finding` raises is meant to reach the training."""
-        if not (self.owner.here or self.closed):  # it is the training of another thread that has gone wrong
+        if not self._news or not (self.owner.here or self.closed):  # it is the training of another thread that has gone wrong
             return
         news, self._news = self._news, []
         loud = tuple(finding for finding in news if finding.severity != "info")
@@ -268,6 +260,7 @@ class Session:
         """Take everything away, write what is left, close the sink. A second call does nothing. `error` has ended the training."""
         if self.closed:
             return
+        self.attempts.catch_up(self)
         step = self.steps.clock.under_way
         self.safety.run("steps", self.steps.finish, status)
         if status == "failed" and error is not None:

@@ -71,7 +71,7 @@ class Slot:
         owner, row = self.owner, self.grad_row
         if grad is None or row is None:  # torch calls with None for an output that the loss does not use
             return
-        if not owner.on or forward != self.forwards or owner.muted:
+        if not owner.on or forward != self.forwards or (owner.locator is not None and owner.locator.busy):
             return
         began = time.perf_counter_ns()
         try:

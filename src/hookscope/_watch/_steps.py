@@ -19,11 +19,16 @@ from .._taps._events import Backward
 from ._activations import Activations
 from ._attempt import Attempt, is_skipping, scale_in
 from ._beside import Beside
-from ._clipping import Clip
 from ._given import Given
+from ._glance import Glance
+from ._glancing import Glancing
+from ._glimpse import Glimpse
+from ._mine import Mine
 from ._pace import Pace
 from ._parameters import Parameters
+from ._reading import Reading
 from ._reports import Reports
+from ._routine import Routine
 from ._scalars import Scalars
 from ._sentinel import Sentinel
 from ._step import OpenStep, crowded, superseded
@@ -36,24 +41,24 @@ BY_HAND = 0  # the clock's key for steps taken without any torch optimizer
 class Steps:
     """Follows the events of one training; `gate` is called whenever another step opens."""
 
-    def __init__(self, pace: Pace, table: SiteTable, sources: tuple[Activations, Parameters], reports: Reports, first: int) -> None:
+    def __init__(self, pace: Pace, table: SiteTable, sources: tuple[Activations, Parameters, Glance], reports: Reports, first: int) -> None:
         self.pace = pace
-        self.sentinel = Sentinel()
         self.table = table
-        self.activations, self.parameters = sources
+        self.activations, self.parameters, glance = sources
         self.reports = reports
         self.clock = Clock(first)
         self.attempts = 0
         self.gate: Callable[[], None] = lambda: None
         self.open = OpenStep()
-        self.beside = Beside(self)
-        self._pending: list[MicroRows] = []
+        self._pending: list[MicroRows | Glimpse] = []
         self._pending_values: dict[int, float] = {}  # scalars that go with the pending micro-batches
         self._given = Given(self.parameters)
-        self._in_round: set[str] = set()  # parameters that the open step's attempts had
+        self._glancing = Glancing(self._given, glance, Sentinel(), self.activations)
+        self.routine = Routine()
+        self._in_round: list[frozenset[str]] = []  # parameters that the open step's attempts had
         self._backwards = self._usual_backwards = 0  # since the last attempt; before that one
-        self._claimed: set[int] = set()  # parameters that some optimizer has come by with
-        self._scalars = Scalars(table)
+        self._scalars, self._reading = Scalars(table), Reading(self.parameters)
+        self.beside = Beside(self, self._scalars)
         self._scale: torch.Tensor | None = None  # the factor on the loss of the current backward
         self._attempt = Attempt()
         self._create_graph = self._stepped_in_backward = False
@@ -75,28 +80,33 @@ class Steps:
         """Whether something of the open step has happened already."""
         return bool(self.clock.attempted or self._pending or self.activations.waiting or self.clock.step == self.first)
 
-    def log(self, name: str, value: float) -> None:
-        """Add a number of the user's to the step it belongs to."""
-        self.beside.log(self._scalars.site(name), value)
-
     def backward_begins(self, backward: Backward) -> None:
         """A backward pass is about to start."""
-        self.beside.add_evaluation()
+        self.routine.ready = False
+        if self.activations.evaluation:
+            self.beside.add_evaluation()
         if self._pending and not self._attempt:
             if not self.attempts and self.clock.expected <= {BY_HAND} and self.parameters.changed():
                 self._step_by_hand()
             elif self._given.thrown_away:
                 self._give_up_step()
         self._scale, self._create_graph = backward.scale, backward.create_graph
-        self._given.begin()
+        wanted = self.attempts > 0 and self._scale is None and not (self.recorded or self._create_graph or self.parameters.scaled)
+        self._glancing.begins(first=not (self._pending or self._attempt), wanted=wanted)
         self.activations.begin_backward()
-        for root in backward.roots:
-            self.activations.read_loss(root)
+        self.activations.read_losses(backward.roots)
 
     def backward_ends(self) -> None:
         """It is over: fold its micro-batch."""
-        scale = 1.0 if self._scale is None else float(self._scale)
         self.activations.end_backward(create_graph=self._create_graph)
+        glanced = self._glancing.on and not self._stepped_in_backward
+        if glanced and (glimpse := self._glancing.ends(self.reports.passed)) is not None:
+            self._pending = [glimpse]
+            self.parameters.forget_early()
+            self._backwards += 1
+            self.routine.ready = True
+            return
+        scale = 1.0 if self._scale is None else float(self._scale)
         micro = self.activations.fold(scale)
         parameters, marks = self._given.end()
         ours = not self.table.are("loss")[micro.site].all()  # a backward of somebody else's says nothing of the models that are watched
@@ -110,7 +120,7 @@ class Steps:
             self.parameters.read_early(parameters, marks)  # where modules are not looked at, after each backward
         else:
             self.parameters.forget_early()
-        if alarmed := self.sentinel.alarmed(micro, self.table.are("loss"), self.parameters.early, scale):
+        if alarmed := self._glancing.sentinel.alarmed(micro, self.table.are("loss"), self.parameters.early, scale):
             self.pace.alarm(self.clock.step)
         self.reports.locate(replace(micro, full=micro.full or alarmed), self.parameters.bad_early())
         if self._stepped_in_backward:  # optimizers stepped within this backward: it belongs to the step they made
@@ -120,24 +130,23 @@ class Steps:
             if self.clock.complete:
                 self._close_step()
             return
-        self._pending = crowded([*superseded(self._pending, micro, self.table.running), micro])
+        self._pending = [*crowded([*superseded(self._rows(), micro, self.table.running), micro])]
         self._backwards += 1
         if not self.attempts and not self._attempt:  # perhaps the weights are changed by hand: all we shall see is that they have changed
-            self._read_as_given(self.parameters.alive())
+            self._reading.as_given(self.open, self.parameters.alive())
 
-    def attempt_begins(self, optimizer: torch.optim.Optimizer, mine: list[nn.Parameter], *, has_closure: bool) -> None:
+    def attempt_begins(self, optimizer: torch.optim.Optimizer, mine: Mine, *, has_closure: bool) -> None:
         """`optimizer` is about to change the parameters `mine`, which are still what the forward used."""
-        names = self.parameters.names(mine)
-        if (outer := self._attempt.around(names)) is not None:
-            self._used_within(outer, optimizer, mine)
+        if (outer := self._attempt.around(mine.names)) is not None:
+            self._used_within(outer, optimizer, mine.parameters)
             return
-        self._attempt.begin(optimizer, names)
+        self._attempt.begin(optimizer, mine.names)
         self._begin_attempt(optimizer, mine)
         if is_skipping(optimizer):
             self.skip("GradScaler")
         if self.recorded:
-            clip = self._read_before(mine, gradients=not has_closure, scale=scale_in(optimizer))
-            self._read_unclaimed(mine)
+            clip = self._reading.before(self.open, mine.parameters, gradients=not has_closure, scale=scale_in(optimizer))
+            self._reading.unclaimed(self.open, mine.parameters, first=len(self.clock.attempted) == 1)
             self.open.put_values([*self._scalars.clip(optimizer, clip), *self._scalars.rates(optimizer)])
             self._look()
 
@@ -150,7 +159,7 @@ class Steps:
         if self.open.bad:
             self.reports.suspect(self.open.frame(self.clock.step))
 
-    def attempt_ends(self, optimizer: torch.optim.Optimizer, mine: list[nn.Parameter], *, has_closure: bool) -> None:
+    def attempt_ends(self, optimizer: torch.optim.Optimizer, mine: Mine, *, has_closure: bool) -> None:
         """`optimizer` has done what it does."""
         if id(optimizer) not in self.clock.attempted:
             return
@@ -159,11 +168,14 @@ class Steps:
             self._adopt()
         if self.recorded:
             if has_closure and not self._attempt.used:
-                self.parameters.read_gradients(mine)
-            self.parameters.read_updates(mine)
-            self._keep_parameters()
+                self.parameters.read_gradients(mine.parameters)
+            self._reading.after(self.open, mine.parameters)
             self.open.put_values(self._scalars.decay(optimizer, self.parameters))
         if not self._stepped_in_backward:
+            if self.clock.expected == {id(optimizer)} and not (has_closure or self._attempt.used):
+                self.routine.learn(optimizer)
+            else:
+                self.routine.unlearn()
             self._end_attempt()
 
     def _used_within(self, outer: torch.optim.Optimizer, inner: torch.optim.Optimizer, mine: list[nn.Parameter]) -> None:
@@ -173,22 +185,22 @@ class Steps:
             clip = self._scalars.clip(outer, self.parameters.read_gradients(mine, scale_in(inner)))
             rates = [] if any("lr" in group for group in outer.param_groups) else self._scalars.rates(inner)
             self.open.put_values([*clip, *rates])
-            self._keep_parameters()
+            self._reading.keep(self.open)
 
-    def attempt_skipped(self, optimizer: torch.optim.Optimizer, mine: list[nn.Parameter]) -> None:
+    def attempt_skipped(self, optimizer: torch.optim.Optimizer, mine: Mine) -> None:
         """A GradScaler did not let `optimizer` step."""
         self._begin_attempt(optimizer, mine)
         self.skip("GradScaler")
         if self.recorded:
-            self.open.put_values(self._scalars.clip(optimizer, self._read_before(mine, gradients=True)))
+            self.open.put_values(self._scalars.clip(optimizer, self._reading.before(self.open, mine.parameters, gradients=True)))
         self._end_attempt()
 
-    def _begin_attempt(self, optimizer: torch.optim.Optimizer, mine: list[nn.Parameter]) -> None:
-        names = self.parameters.names(mine)
+    def _begin_attempt(self, optimizer: torch.optim.Optimizer, mine: Mine) -> None:
+        earlier = self._in_round if self._pending else []
         # A second optimizer for the same parameters, after a backward of its own, has taken the place of the first one.
-        if self.clock.is_new_round(id(optimizer)) or (self._pending and not self._in_round.isdisjoint(names)):
+        if self.clock.is_new_round(id(optimizer)) or not all(mine.names.isdisjoint(names) for names in earlier):
             self._close_step()
-        self._in_round |= names
+        self._in_round.append(mine.names)
         self.clock.attempt(id(optimizer))
         self.attempts += 1
         if torch._C._current_graph_task_id() == -1:
@@ -205,6 +217,15 @@ class Steps:
             self._close_step()
         else:
             self.gate()
+
+    def goes_by(self) -> None:
+        """A step that is left out is over: the usual optimizer has stepped after a backward at which a glance was enough."""
+        self.attempts += 1
+        self._usual_backwards, self._backwards = 1, 0
+        self._pending, self._began = [], time.perf_counter()
+        self._given.clear()
+        self.clock.step += 1
+        self.gate()
 
     @property
     def skipped(self) -> bool:
@@ -223,37 +244,19 @@ class Steps:
 
     def _adopt(self) -> None:
         if self.recorded:
-            self.open.add(self._pending)
+            self.open.add(self._rows())
             self.open.put_values(self._pending_values.items())
         self._pending, self._pending_values = [], {}
         self._given.clear()
         self.reports.adopted()
 
-    def _read_before(self, parameters: list[nn.Parameter], *, gradients: bool, scale: float = 1.0) -> Clip | None:
-        self.parameters.read_values(parameters)
-        clip = self.parameters.read_gradients(parameters, scale) if gradients else None
-        self._keep_parameters()
-        return clip
-
-    def _keep_parameters(self) -> None:
-        for sites, rows in self.parameters.fold():
-            self.open.put(sites, rows)
-
-    def _read_unclaimed(self, mine: list[nn.Parameter]) -> None:
-        """With the first optimizer of a round go the parameters that none has claimed: frozen ones, forgotten ones."""
-        self._claimed |= {id(p) for p in mine}
-        if len(self.clock.attempted) == 1:
-            self._read_as_given([p for p in self.parameters.alive() if id(p) not in self._claimed])
-
-    def _read_as_given(self, parameters: list[nn.Parameter]) -> None:
-        self.parameters.read_given(parameters)
-        self._read_before(parameters, gradients=False)
+    def _rows(self) -> list[MicroRows]:
+        return [micro.rows() if isinstance(micro, Glimpse) else micro for micro in self._pending]
 
     def _step_by_hand(self) -> None:
         self.clock.attempt(BY_HAND)
         self._adopt()
-        self.parameters.read_updates(self.parameters.alive())
-        self._keep_parameters()
+        self._reading.after(self.open, self.parameters.alive())
         self._close_step()
 
     def _give_up_step(self) -> None:
@@ -273,7 +276,7 @@ class Steps:
             frame, self.open = self.open.frame(self.clock.step), OpenStep()
             self.reports.frame(frame)
         self._began = now
-        self.open, self._in_round = OpenStep(), set()
+        self.open, self._in_round = OpenStep(), []
         self.clock.advance()
         self.gate()
 
@@ -284,7 +287,7 @@ class Steps:
             self._step_by_hand()
         if status != "finished":  # the forward that failed is what one will want to see
             self._pending.append(self.activations.fold())
-        left = any(len(micro.site) for micro in self._pending)
+        left = any(len(micro.site) for micro in self._rows())
         if self.clock.attempted and left:
             self._close_step()
         if self.clock.attempted or left:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from .._core._site import Kind, Site
+from .._core._site import ROOT, Kind, Site
 from .._core._stats import Rows
 from .._taps._inventory import tensor_facts
 from ._slot import Slot
@@ -76,3 +77,16 @@ def tap_gradient(slot: Slot, tensor: torch.Tensor) -> bool:
 
 def memory_of(tensor: torch.Tensor) -> int | None:
     return int(tensor.untyped_storage()._cdata) if tensor.layout == torch.strided else None
+
+
+def recorded_output(micro: MicroRows, sites: Sequence[Site], path: str | None, call: int) -> list[tuple[float, ...]]:
+    """What a call of the module at `path` has returned, a row for each tensor."""
+    rows = [
+        (sites[number].id, tuple(stats))
+        for number, of_call, stats in zip(micro.site, micro.call, micro.stats.tolist(), strict=True)
+        if of_call == call
+        and sites[number].kind == "output"
+        and not sites[number].label
+        and path in (sites[number].full_path, sites[number].path or ROOT)
+    ]
+    return [stats for _, stats in sorted(rows)]

@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -14,6 +15,8 @@ from .._core._site import Site
 from .._stats import Marks, marks_of
 from ._decay import decay_rate
 from ._faults import setting_faults, why
+from ._glance import Glance
+from ._mine import Mine
 from ._parameters import Parameters
 
 MOST = 8  # events of a kind in one run
@@ -21,40 +24,46 @@ Event = dict[str, Any]
 
 
 class Upkeep:
-    """`begins` and `ends` surround each attempt; `look` at the frame of a step; each yields events."""
+    """`begins` and `ends` surround each attempt; `look` at the frame of a step; each yields events.
 
-    def __init__(self, parameters: Parameters, plain: Callable[[Site], str]) -> None:
+    `closely` says whether the step is recorded: where it is not, what the `glance` after a backward has seen must do.
+    """
+
+    def __init__(self, parameters: Parameters, plain: Callable[[Site], str], closely: Callable[[], bool], glance: Glance) -> None:
         self.parameters = parameters
+        self.closely, self.glance = closely, glance
         self.plain = plain  # the name that a site has in the run
         self._left: weakref.WeakKeyDictionary[torch.optim.Optimizer, Marks] = weakref.WeakKeyDictionary()
         self._told: set[object] = set()
         self._writes = 0
 
-    def begins(self, optimizer: torch.optim.Optimizer, mine: Sequence[nn.Parameter]) -> Iterator[Event]:
+    def begins(self, optimizer: torch.optim.Optimizer, mine: Mine) -> Iterator[Event]:
         """Are its settings possible, and are the parameters what the last attempt left?"""
         for fault in setting_faults(optimizer, decay_rate):
             if self._is_news(key := (id(optimizer), fault["cause"])) and len(self._told) < 10 * MOST:
                 self._told.add(key)
                 yield {"event": "optimizer_setting", "optimizer": type(optimizer).__name__, **fault}
-        yield from self._written(self._left.pop(optimizer, None), mine)
-
-    def ends(self, optimizer: torch.optim.Optimizer, mine: Sequence[nn.Parameter]) -> None:
-        """Whatever changes from now on, it was not this attempt."""
-        self._left[optimizer] = marks_of(list(mine))[:, 2:]
-
-    def _written(self, left: Marks | None, mine: Sequence[nn.Parameter]) -> Iterator[Event]:
-        if left is None or len(left) != len(mine) or self._writes >= MOST:
-            return
-        changed = marks_of(list(mine))[:, 2:] != left
-        if not changed.any():
-            return
-        paths = sorted({self._path(p) for p, was in zip(mine, changed.any(axis=1), strict=True) if was})
-        replaced = bool(changed[:, 1].any())
-        if self._is_news(key := frozenset(paths)):
-            self._told.add(key)
+        written = list(self._written(self._left.pop(optimizer, None), mine)) if self._writes < MOST else []
+        paths = sorted({self._path(parameter) for parameter, _ in written})
+        replaced = any(moved for _, moved in written)
+        if paths and self._is_news(frozenset(paths)):
+            self._told.add(frozenset(paths))
             self._writes += 1
             how = "replaced" if replaced else "in place"
             yield {"event": "written_between_steps", "parameters": paths[:64], "count": len(paths), "how": how}
+
+    def ends(self, optimizer: torch.optim.Optimizer, mine: Mine) -> None:
+        """Whatever changes from now on, it was not this attempt."""
+        if self.closely():
+            self._left[optimizer] = marks_of(mine.parameters)[:, 2:]
+
+    def _written(self, left: Marks | None, mine: Mine) -> Iterator[tuple[nn.Parameter, bool]]:
+        """Each parameter that was, and whether it has got other memory."""
+        if left is None:
+            yield from self.glance.written() if self.closely() else ()
+        elif len(parameters := mine.parameters) == len(left):
+            changed = marks_of(parameters)[:, 2:] != left
+            yield from ((parameters[i], bool(changed[i, 1])) for i in np.flatnonzero(changed.any(axis=1)))
 
     def look(self, frame: Frame, sites: Sequence[Site], optimizers: Sequence[torch.optim.Optimizer]) -> Iterator[Event]:
         """Where gradients are finite and what came of them is not: why."""

@@ -150,7 +150,7 @@ class watch:  # noqa: N801  # used like the function it reads as: `with hs.watch
         >>> with hs.watch(torch.nn.Linear(1, 1)) as w:
         ...     w.log("temperature", 0.7)
         """
-        self._session.steps.log(name, float(value))
+        self._session.steps.beside.log(name, float(value))
 
     def close(self, status: Literal["finished", "failed", "interrupted"] = "finished") -> None:
         """Stop watching, take every hook away, finish the run. Calling it again does nothing.

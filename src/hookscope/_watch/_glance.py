@@ -1,0 +1,61 @@
+"""All gradients at a glance: whether one is bad, how large they are together, and what became of parameters since the last one."""
+
+from __future__ import annotations
+
+import weakref
+
+import numpy as np
+from torch import nn
+
+from .._stats import Marks, glance
+from ._habit import Habit
+from ._parameters import Parameters
+
+
+class Glance:
+    """`look` after a backward of a step that is left out, where `idle` says that no gradient is usually there before it."""
+
+    def __init__(self, parameters: Parameters) -> None:
+        self._parameters = parameters
+        self._refs: list[weakref.ref[nn.Parameter]] = []
+        self._known = -1
+        self._marks: list[Marks] = []  # of the latest looks, the latest first
+        self.bare = Habit()  # told whether there were gradients before a backward
+
+    def look(self) -> tuple[float, float] | None:
+        """How many elements are NaN or Inf, and the sum of squares of all others; None if that cannot be told so."""
+        parameters = self._parameters
+        if parameters.foreign:
+            return None
+        if self._known != parameters.known:
+            self._refs, self._known = parameters.references(), parameters.known
+            self._marks.clear()
+        marks = self._marks.pop() if len(self._marks) > 2 else np.empty((len(self._refs), 4), np.int64)
+        self._marks.insert(0, marks)
+        seen = glance(self._refs, marks)
+        if seen is None:
+            self._known = -1  # a parameter is gone
+        elif not seen[2]:
+            return seen[:2]
+        self.forget()
+        return None
+
+    def forget(self) -> None:
+        """Somebody has looked more closely, and knows more."""
+        self._marks.clear()
+
+    @property
+    def given(self) -> tuple[list[weakref.ref[nn.Parameter]], Marks]:
+        """At the latest look, those that had a gradient."""
+        there = np.flatnonzero(self._marks[0][:, 0])
+        return [self._refs[i] for i in there], self._marks[0][there]
+
+    def written(self) -> list[tuple[nn.Parameter, bool]]:
+        """Parameters that were written to more often before the latest look than before the one before; whether they got other memory."""
+        if len(self._marks) < 3:
+            return []
+        now, before, earlier = self._marks
+        replaced = now[:, 3] != before[:, 3]
+        more = (now - before)[:, 2] > (before - earlier)[:, 2]
+        found = [(self._refs[i](), bool(replaced[i])) for i in np.flatnonzero(more | replaced)]
+        return [(parameter, moved) for parameter, moved in found if parameter is not None]
