@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
+import weakref
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from hookscope._core._stats import EMPTY
-from hookscope._stats import Batch, marks_of, read_gradients
+from hookscope._stats import Batch, glance, marks_of, read_gradients
 from hookscope._stats import _gradients as module
 from hookscope._stats._backend import KERNEL
 
@@ -99,3 +102,56 @@ def test_an_error_of_a_parameter_comes_out_and_leaves_nothing() -> None:
             read_gradients([parameters()[0], Odd()])  # type: ignore[list-item]
         with pytest.raises(RuntimeError, match="not to be asked"):
             marks_of([Odd()])  # type: ignore[list-item]
+
+
+@pytest.mark.skipif(KERNEL is None, reason="the native kernel was not built")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+def test_a_glance_tells_the_marks_and_the_squares_of_all_gradients(dtype: torch.dtype) -> None:
+    made = [nn.Parameter(p.detach().to(dtype)) for p in parameters()]
+    for p in (made[0], made[2]):
+        p.grad = torch.randn(p.shape, generator=torch.Generator().manual_seed(7)).to(dtype)
+    marks = np.empty((3, 4), np.int64)
+    seen = glance([weakref.ref(p) for p in made], marks)
+    squares = sum(float(p.grad.double().square().sum()) for p in made if p.grad is not None)
+    assert seen == (0, pytest.approx(squares, rel=1e-6), 0)
+    assert (marks == marks_of(made)).all()
+
+
+@pytest.mark.skipif(KERNEL is None, reason="the native kernel was not built")
+@pytest.mark.parametrize("length", [1, 63, 64, 8191, 8192, 8193, 20_000])
+@pytest.mark.parametrize("level", KERNEL.levels() if KERNEL else ())
+def test_a_glance_counts_what_is_not_finite_wherever_it_is(length: int, level: str) -> None:
+    assert KERNEL is not None
+    before = KERNEL.level()
+    KERNEL.use(level)
+    try:
+        p = nn.Parameter(torch.zeros(length))
+        for place in {0, length // 2, length - 1}:
+            for value in (math.nan, math.inf, -math.inf):
+                p.grad = torch.full((length,), 2.0)
+                p.grad[place] = value
+                assert glance([weakref.ref(p)], np.empty((1, 4), np.int64)) == (1, 4.0 * (length - 1), 0)
+    finally:
+        KERNEL.use(before)
+
+
+@pytest.mark.skipif(KERNEL is None, reason="the native kernel was not built")
+def test_a_glance_at_squares_too_large_for_float32_is_exact_and_leaves_the_rounding_of_the_program_alone() -> None:
+    p = nn.Parameter(torch.zeros(10_000))
+    p.grad = torch.full((10_000,), 1e25)
+    seen = glance([weakref.ref(p)], np.empty((1, 4), np.int64))
+    assert seen == (0, pytest.approx(1e54, rel=1e-6), 0)
+    p.grad = torch.full((10_000,), 1e-25)  # its squares are below what float32 holds
+    glance([weakref.ref(p)], np.empty((1, 4), np.int64))
+    assert float(torch.tensor(1e-40) * 1) > 0  # subnormal numbers are what they were
+
+
+@pytest.mark.skipif(KERNEL is None, reason="the native kernel was not built")
+def test_a_glance_says_what_it_cannot_see() -> None:
+    p, q = nn.Parameter(torch.ones(4, 4)), nn.Parameter(torch.ones(3))
+    p.grad = torch.ones(4, 4).t().contiguous().t()
+    q.grad = torch.ones(3)
+    refs = [weakref.ref(p), weakref.ref(q)]
+    assert glance(refs, np.empty((2, 4), np.int64)) == (0, 3, 1)
+    del q
+    assert glance(refs, np.empty((2, 4), np.int64)) is None

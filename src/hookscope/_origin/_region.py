@@ -8,7 +8,6 @@ The mode is put in place only where no other of the program's is active: those a
 from __future__ import annotations
 
 import sys
-import threading
 import weakref
 from _thread import get_ident
 from collections import deque
@@ -100,7 +99,7 @@ class Region(TorchFunctionMode):
         super().__init__()
         self.calls: deque[Call] = deque()
         self._known: dict[int, tuple[weakref.ref[torch.Tensor], Made | None]] = {}  # id -> the tensor; None for what a model returned
-        self._noting = self._gone = False
+        self.noting = self._gone = False  # whether calls are noted now; whether it has left for good
         self._thread: int | None = None  # in whose stack of modes this one is
         self._at_thread_end = AtThreadEnd(lambda: _take_out(self))
         self._bytes = self._taken = 0  # held by all calls; by the one that is being noted
@@ -108,7 +107,7 @@ class Region(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if not self._noting or self._thread != get_ident() or torch.compiler.is_compiling():
+        if not self.noting or self._thread != get_ident() or torch.compiler.is_compiling():
             return func(*args, **kwargs)
         name = getattr(func, "__name__", "")
         if name == "backward":
@@ -121,7 +120,7 @@ class Region(TorchFunctionMode):
             try:
                 self._after(func, name, noted, args[0] if name == "__setitem__" else out)
             except Exception:  # noqa: BLE001  # the tape may miss a call, the program may not
-                self._noting = False
+                self.noting = False
         return out
 
     def _backward(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -171,13 +170,8 @@ class Region(TorchFunctionMode):
     # -- from when to when ----------------------------------------------------------------------------------------------------------
 
     @property
-    def noting(self) -> bool:
-        """Whether calls are noted now."""
-        return self._noting
-
-    @property
     def seated(self) -> bool:
-        """Whether this is on a stack of modes, or will be as soon as a backward is over that was called through it."""
+        """Whether this is on a stack of modes, or comes back on one when a backward that was called through it is over."""
         return self._thread is not None
 
     def open(self) -> None:
@@ -187,8 +181,8 @@ class Region(TorchFunctionMode):
 
     def resume(self) -> None:
         """Go on noting."""
-        self._noting = True
-        here = threading.get_ident()
+        self.noting = True
+        here = get_ident()
         if self._thread != here and _may_enter():
             self.__enter__()  # type: ignore[no-untyped-call]  # torch leaves it unannotated
             self._thread = here
@@ -196,8 +190,8 @@ class Region(TorchFunctionMode):
 
     def pause(self) -> None:
         """Stop noting, and get out of the way."""
-        self._noting = False
-        here = self._thread == threading.get_ident()
+        self.noting = False
+        here = self._thread == get_ident()
         if here and (_take_out(self) or not _within_a_mode(sys._getframe(1))):  # else it is its own call that runs
             self._thread = None
 
@@ -252,12 +246,11 @@ class Region(TorchFunctionMode):
         if not isinstance(value, torch.Tensor):
             return value
         known = self._known.get(id(value))
-        if known is not None and known[0]() is not value:
+        if known is None or known[0]() is not value:
             known = None
-        if known is not None and known[1] is not None:
-            return known[1]
-        if known is None:
             self._taken += value.numel() * value.element_size()
+        elif known[1] is not None:
+            return known[1]
         # A leaf is held as it is: there is no graph behind it that would be kept alive.
         held = value if value.grad_fn is None else value.detach()
         return Held(held, -1 if value.is_inference() else value._version, known is not None)

@@ -11,6 +11,8 @@ from .._stats import Marks, glance
 from ._habit import Habit
 from ._parameters import Parameters
 
+REST = 64  # backwards without a look after one at which a gradient could not be read
+
 
 class Glance:
     """`look` after a backward of a step that is left out, where `idle` says that no gradient is usually there before it."""
@@ -20,7 +22,14 @@ class Glance:
         self._refs: list[weakref.ref[nn.Parameter]] = []
         self._known = -1
         self._marks: list[Marks] = []  # of the latest looks, the latest first
+        self._rest = 0
         self.bare = Habit()  # told whether there were gradients before a backward
+
+    @property
+    def is_of_use(self) -> bool:
+        """Whether gradients are likely such as can be read so; asked once a backward."""
+        self._rest = max(0, self._rest - 1)
+        return not self._rest
 
     def look(self) -> tuple[float, float] | None:
         """How many elements are NaN or Inf, and the sum of squares of all others; None if that cannot be told so."""
@@ -37,6 +46,8 @@ class Glance:
             self._known = -1  # a parameter is gone
         elif not seen[2]:
             return seen[:2]
+        else:
+            self._rest = REST
         self.forget()
         return None
 

@@ -20,7 +20,7 @@ class Glancing:
 
     def begins(self, *, first: bool, wanted: bool) -> None:
         """`first`: after an attempt. What a later backward gives can only be told if what was there before it is known."""
-        self.on = wanted and first and self.glance.bare.idle and self.activations.waiting
+        self.on = wanted and first and self.glance.bare.idle and self.activations.waiting and self.glance.is_of_use
         if self.on:
             self.given.begin_bare()
             self.glance.bare.entered(False)
