@@ -72,8 +72,7 @@ ALWAYS Floats exponential(Floats x) {
     whole -= magic;
     Floats r = x - whole * 0.693145752f;
     r -= whole * 1.42860677e-6f;
-    Floats p = r * (1.0f / 5040) + (1.0f / 720);
-    p = p * r + (1.0f / 120);
+    Floats p = r * (1.0f / 720) + (1.0f / 120);
     p = p * r + (1.0f / 24);
     p = p * r + (1.0f / 6);
     p = p * r + 0.5f;
@@ -81,6 +80,20 @@ ALWAYS Floats exponential(Floats x) {
     p = p * r + 1.0f;
     return (Floats)((Ints)p + ((bits - 0x4b400000) << 23));
 }
+
+/* Lanes into one, in halves: one after the other they would wait for each other. */
+#define FOLD(name, type, vector, expression) \
+    ALWAYS type name(vector lanes) { \
+        type x[LANES]; \
+        memcpy(x, &lanes, sizeof x); \
+        for (int width = LANES / 2; width; width /= 2) \
+            for (int j = 0; j < width; j++) x[j] = expression; \
+        return x[0]; \
+    }
+FOLD(sum_of, float, Floats, x[j] + x[j + width])
+FOLD(count_of, int32_t, Ints, x[j] + x[j + width])
+FOLD(largest_of, float, Floats, x[j] > x[j + width] ? x[j] : x[j + width])
+FOLD(least_of, float, Floats, x[j] < x[j + width] ? x[j] : x[j + width])
 
 ALWAYS void add_row(const Job *job, const float *row, const float *mask, int64_t head) {
     int64_t keys = job->keys, h = job->heads;
@@ -93,13 +106,8 @@ ALWAYS void add_row(const Job *job, const float *row, const float *mask, int64_t
         low = pick(visible & (Ints)(x < low), x, low);
         seen -= visible;
     }
-    float top = -INFINITY, least = INFINITY;
-    int64_t count = 0;
-    for (int j = 0; j < LANES; j++) {
-        top = high[j] > top ? high[j] : top;
-        least = low[j] < least ? low[j] : least;
-        count += seen[j];
-    }
+    float top = largest_of(high), least = least_of(low);
+    int64_t count = count_of(seen);
     if (!count || top == INFINITY) return;
     for (int64_t i = 0; i < keys; i += LANES) {
         Floats below = logits_at(row, mask, i, keys) - top;
@@ -108,9 +116,7 @@ ALWAYS void add_row(const Job *job, const float *row, const float *mask, int64_t
         total += e;
         dot += e * below;
     }
-    double sum = 0, moment = 0;
-    for (int j = 0; j < LANES; j++) sum += total[j], moment += dot[j];
-    double entropy = log(sum) - moment / sum, *out = job->out + head;
+    double sum = sum_of(total), entropy = log(sum) - sum_of(dot) / sum, *out = job->out + head;
     out[VALID * h] += 1;
     out[ENTROPY * h] += entropy;
     out[LEAST * h] = entropy < out[LEAST * h] ? entropy : out[LEAST * h];

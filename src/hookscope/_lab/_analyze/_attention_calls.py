@@ -1,8 +1,8 @@
 """Sees each call of `scaled_dot_product_attention` while somebody listens, whoever makes it, and changes none.
 
 A function mode would see them too, but at the price of a call in Python for every function of torch, and not those from within other
-functions of torch, as that of `nn.MultiheadAttention`. So the function itself is replaced, in each module that has it under its name, and put
-back when the last listener leaves.
+functions of torch, as that of `nn.MultiheadAttention`. So the function itself is replaced, in each module that has it under its name, and
+put back when the last listener leaves.
 """
 
 from __future__ import annotations

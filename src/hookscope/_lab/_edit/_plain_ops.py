@@ -59,10 +59,19 @@ class ClipNorm(Op):
 
     def edited(self, value: torch.Tensor, place: Place) -> torch.Tensor:
         part = value if place.mask is None else torch.where(place.mask, value, torch.zeros_like(value))
-        wide = torch.float32 if value.dtype in (torch.float16, torch.bfloat16) else None
-        norm = torch.linalg.vector_norm(part, dtype=wide)
-        factor: torch.Tensor = self.max_norm / norm.clamp(min=self.max_norm)
-        return value * factor.to(value.dtype)  # so that a norm of zero has a gradient, too
+        part = part.float() if value.dtype in (torch.float16, torch.bfloat16) else part
+        unit = _power_below(part)
+        norm = torch.linalg.vector_norm(part / unit)
+        bound = self.max_norm / unit
+        factor: torch.Tensor = bound / torch.maximum(norm, bound)  # so that a norm of zero has a gradient, too
+        return value * factor.to(value.dtype)
+
+
+def _power_below(values: torch.Tensor) -> torch.Tensor:
+    """A power of two of the size of the largest: divided by it, which costs no digit, values can be squared without overflow."""
+    largest = values.detach().abs().amax() if values.numel() else values.new_zeros(()).abs()
+    one = torch.ones_like(largest)
+    return torch.where(largest.isfinite() & (largest > 1), torch.ldexp(one, torch.frexp(largest).exponent - 1), one)
 
 
 @dataclass(frozen=True, repr=False)
