@@ -11,6 +11,8 @@ from ._op import Op
 from ._operand import Number, fitted, tensor_of
 from ._place import Place
 
+LARGE = 2.0**50
+
 
 @dataclass(frozen=True, repr=False)
 class Zero(Op):
@@ -63,15 +65,15 @@ class ClipNorm(Op):
         unit = _power_below(part)
         norm = torch.linalg.vector_norm(part / unit)
         bound = self.max_norm / unit
-        factor: torch.Tensor = bound / torch.maximum(norm, bound)  # so that a norm of zero has a gradient, too
-        return value * factor.to(value.dtype)
+        factor: torch.Tensor = self.max_norm / torch.maximum(norm, bound)  # so that a norm of zero has a gradient, too
+        return value / unit.to(value.dtype) * factor.to(value.dtype)
 
 
 def _power_below(values: torch.Tensor) -> torch.Tensor:
-    """A power of two of the size of the largest: divided by it, which costs no digit, values can be squared without overflow."""
+    """1, or where values are so large that their squares may overflow, a power of two of their size: to divide by it costs no digit."""
     largest = values.detach().abs().amax() if values.numel() else values.new_zeros(()).abs()
     one = torch.ones_like(largest)
-    return torch.where(largest.isfinite() & (largest > 1), torch.ldexp(one, torch.frexp(largest).exponent - 1), one)
+    return torch.where(largest.isfinite() & (largest > LARGE), torch.ldexp(one, torch.frexp(largest).exponent - 1), one)
 
 
 @dataclass(frozen=True, repr=False)
