@@ -19,6 +19,6 @@ def kernel(name: str) -> Extension:
 
 
 setup(
-    ext_modules=[kernel("_native"), kernel("_units_native")],
+    ext_modules=[kernel("_native"), kernel("_units_native"), kernel("_softmax_native")],
     options={"bdist_wheel": {"py_limited_api": "cp310"}},
 )

@@ -15,7 +15,7 @@ from .._core._site import Site
 from .._record import Run
 from .._record._run import default_quantity
 from ._aligned import CLOCKS, Aligned, Cube, align, series
-from ._noise import score
+from ._noise import Values, score
 from ._parting import SIGNIFICANT, RunComparison, SiteChange
 
 
@@ -66,6 +66,9 @@ def compare(a: Run | str | os.PathLike[str], b: Run | str | os.PathLike[str], *,
     return replace(result, verdict=_verdict(result) + _longer(result, *runs))
 
 
+_ONE_SIDE = "on one side only"
+
+
 def _name(run: Run) -> str:
     return str(run.path or "in memory")
 
@@ -80,12 +83,20 @@ def _changes(aligned: Aligned, pairs: Sequence[tuple[Site, Site]], a: Cube, b: C
         counted = len(where) and quantity == "rms"
         elements = float(np.nanmin([a[:, column, 0], b[:, column, 0]])) if counted else 0.0
         apart = 0.0 if first is None else score(mine[where[0] :], theirs[where[0] :], elements=elements)
-        yield SiteChange(left.name, quantity, first, _median(mine), _median(theirs), apart, _note(left, right))
+        note = ", ".join(filter(None, (_note(left, right), _broken(mine, theirs))))
+        yield SiteChange(left.name, quantity, first, _median(mine), _median(theirs), apart, note)
 
 
 def _median(values: np.ndarray[Any, np.dtype[np.float64]]) -> float:
     fine = values[np.isfinite(values)]
     return float(np.median(fine)) if len(fine) else float("nan")
+
+
+def _broken(a: Values, b: Values) -> str:
+    """In how many steps one side alone is not finite."""
+    only = [int((~np.isfinite(one) & np.isfinite(other)).sum()) for one, other in ((a, b), (b, a))]
+    said = " and ".join(f"{n:,} steps of {side}" for n, side in zip(only, "ab", strict=True) if n)
+    return f"NaN or Inf in {said} {_ONE_SIDE}" if said else ""
 
 
 def _note(a: Site, b: Site) -> str:
@@ -135,7 +146,12 @@ def _verdict(found: RunComparison) -> str:
     start = f"equal to the last bit until step {found.first_step:,}" if found.first_step else "from the first step on"
     said = [f"the runs part at step {found.first_step:,} at `{found.first_site}`{_told(found, changed)}, {start}"]
     said.append(f"{len(changed)} of {len(found.sites):,} sites differ over {steps}, {_above(found)}")
-    built = sorted((change for change in found.sites if change.note), key=lambda change: "class" not in change.note)
+    broken = [change for change in changed if _ONE_SIDE in change.note]
+    if broken:
+        more = f" and {len(broken) - 1} more sites" if len(broken) > 1 else ""
+        said.append(f"{broken[0].note} at `{broken[0].site}`{more}")
+    unlike = [change for change in found.sites if change.note and change not in broken]
+    built = sorted(unlike, key=lambda change: "class" not in change.note)
     said += [f"{len(built)} sites are not built alike, such as `{built[0].site}`: {built[0].note}"] if built else []
     return "; ".join(said)
 

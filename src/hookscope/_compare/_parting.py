@@ -37,7 +37,7 @@ class SiteChange:
         return abs(self.b - self.a) / abs(self.a) if self.a else math.inf if self.b else 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class RunComparison:
     """Two runs, compared. It is true where both recorded the same steps and sites and nothing differs in any bit (times aside).
 
@@ -82,6 +82,9 @@ class RunComparison:
     def __len__(self) -> int:
         return len(self.sites)
 
+    def __repr__(self) -> str:
+        return f"<hookscope comparison of {self.a} and {self.b}: {textwrap.shorten(self.verdict, 160, placeholder=' ...')}>"
+
     def __str__(self) -> str:
         lines = textwrap.wrap(self.verdict, WIDTH, break_on_hyphens=False)
         lines += [f"  {name}: {left!r} in a, {right!r} in b" for name, left, right in self.settings]
@@ -109,8 +112,14 @@ def _table(changes: list[SiteChange]) -> list[str]:
 def _line(change: SiteChange, width: int) -> str:
     name = change.site if len(change.site) <= width else "…" + change.site[1 - width :]
     score = f"{change.score:.1f}" if change.score < 1e5 else f"{change.score:.0e}"
-    numbers = f"{change.first_step:>9,} {change.a:>9.3g} {change.b:>9.3g} {change.relative:>8.1e} {score:>8}"
+    apart = "unknown" if math.isnan(change.relative) else f"{change.relative:.1e}"
+    numbers = f"{change.first_step:>9,} {_number(change.a):>9} {_number(change.b):>9} {apart:>8} {score:>8}"
     return f"  {name:<{width}}  {change.quantity:<8} {numbers}  {change.note}".rstrip()
+
+
+def _number(value: float) -> str:
+    """A median over the finite values; there may have been none."""
+    return "none" if math.isnan(value) else f"{value:.3g}"
 
 
 def _strict(value: Any) -> Any:

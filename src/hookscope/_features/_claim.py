@@ -63,8 +63,8 @@ def _placed(plan: Plan) -> dict[str, Any]:
 
 
 def _differences(there: Mapping[str, Any], asked: Mapping[str, Any]) -> list[str]:
-    names = dict.fromkeys([*there, *asked])
-    return [f"{name} was {there.get(name)!r} and is {asked.get(name)!r}" for name in names if there.get(name) != asked.get(name)]
+    """Of what was written down; an older version did not write all of it."""
+    return [f"{name} was {value!r} and is {asked.get(name)!r}" for name, value in there.items() if value != asked.get(name)]
 
 
 def remove_leftovers(folder: Path) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 from torch import nn
+
+_modes: dict[int, tuple[int, bool]] = {}  # by id: who is in here holds the modules
+_lock = threading.Lock()
 
 
 @contextmanager
@@ -26,11 +30,23 @@ def unchanged(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Every module in evaluation mode, and afterwards each in the mode it was in, a mix included."""
-    modes = [(module, module.training) for module in model.modules()]
+    """Every module in evaluation mode, and afterwards each in the mode it was in, a mix included.
+
+    Where several do it at once, in threads or one inside the other, the last to end puts the modes back.
+    """
+    inside = list(model.modules())
+    with _lock:
+        for module in inside:
+            users, training = _modes.get(id(module), (0, module.training))
+            _modes[id(module)] = users + 1, training
     try:
         model.eval()
         yield
     finally:
-        for module, training in modes:
-            module.training = training
+        with _lock:
+            for module in inside:
+                users, training = _modes.pop(id(module))
+                if users > 1:
+                    _modes[id(module)] = users - 1, training
+                else:
+                    module.training = training

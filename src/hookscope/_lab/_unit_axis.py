@@ -24,14 +24,13 @@ CHANNELS_LAST = (nn.Linear, nn.Bilinear, nn.LayerNorm, nn.RMSNorm, nn.Embedding,
 def axis_of(module: nn.Module, output: Any) -> int | None:
     """The dimension along which the units of `module` lie in its output; None where the module does not say."""
     if isinstance(module, CHANNELS_FIRST):
-        return 0 if _unbatched(module, output) else 1
+        found = leaves(output)
+        return 0 if found and is_unbatched(module, found[0][1].dim()) else 1
     return -1 if isinstance(module, CHANNELS_LAST) else None
 
 
-def _unbatched(module: nn.Module, output: Any) -> bool:
-    """Whether the channels of a single sample stand first: convolutions, pooling and instance norms take one without a batch."""
-    found = leaves(output)
+def is_unbatched(module: nn.Module, dims: int) -> bool:
+    """Whether `dims` are those of a single sample: convolutions, pooling and instance norms take one without a batch, channels first."""
     names = (c.__name__ for c in type(module).__mro__ if c.__module__.startswith("torch.nn.modules."))
     spatial = next((int(name[-2]) for name in names if name[-2:] in ("1d", "2d", "3d")), None)
-    takes_one = not isinstance(module, nn.modules.batchnorm._BatchNorm)
-    return takes_one and spatial is not None and bool(found) and found[0][1].dim() == spatial + 1
+    return not isinstance(module, nn.modules.batchnorm._BatchNorm) and spatial is not None and dims == spatial + 1

@@ -22,7 +22,7 @@ class Operand:
     inf: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Verdict:
     """The operation at which a value first went bad.
 
@@ -51,6 +51,11 @@ class Verdict:
     outside: bool = False
     exact: bool = True
     notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        where = "outside the model" if self.module is None else f"in {self.module or '(root)'}"
+        line = f", {self.file}:{self.line}" if self.file else ""
+        return f"<hookscope origin: {self.op} of the {self.direction} {where}{line}: {self.result or 'leapt'}>"
 
     @property
     def code(self) -> str:

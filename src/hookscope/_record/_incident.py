@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +18,7 @@ FACTS, FRAMES, RANDOM, BATCH, CHECKPOINT = "incident.json", "frames.arrows", "ra
 Reason = Literal["finding", "exception", "signal"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Incident:
     """One folder `incidents/<step>` of a run.
 
@@ -47,6 +48,9 @@ class Incident:
     checkpoint: str | None = None
     how: tuple[str, ...] = ()
     format: int = FORMAT
+
+    def __repr__(self) -> str:
+        return f"<hookscope incident of step {self.step}, {self.reason}: {textwrap.shorten(self.headline, 160, placeholder=' ...')}>"
 
     @property
     def rows(self) -> Rows:

@@ -22,6 +22,7 @@ OVER = (448.0, 57344.0, 65504.0, float(torch.finfo(torch.bfloat16).max))
 _NARROW = (torch.float32, torch.float16, torch.bfloat16)
 FEW = 64
 FAR = 0.25  # standard deviations between shift and mean: the fourth power then loses no digit that counts
+_EXTREMES = torch.tensor([[torch.inf], [-torch.inf]], dtype=torch.float64)
 CHUNK = 1 << 20  # elements whose float64 copies the torch path holds at a time
 
 
@@ -52,11 +53,11 @@ class Units:
         self.units = units
         # A device without float64 (MPS) is read where there is one.
         self.device = device if device.type in ("cpu", "cuda", "xpu") else torch.device("cpu")
-        self._rows = torch.zeros(ROWS, units, dtype=torch.float64, device=self.device)
-        self._rows[MIN], self._rows[MAX] = torch.inf, -torch.inf
-        self._ranges = torch.zeros(len(RANGES), dtype=torch.float64, device=self.device)
-        self._shift = torch.zeros(units, dtype=torch.float64, device=self.device)
-        self._pointers = tuple(t.data_ptr() for t in (self._shift, self._rows, self._ranges))
+        held = torch.zeros((ROWS + 1) * units + len(RANGES), dtype=torch.float64, device=self.device)
+        self._rows, self._shift, self._ranges = held[: ROWS * units].view(ROWS, units), held[-units - 7 : -7], held[-7:]
+        self._rows[MIN : MAX + 1] = _EXTREMES if self.device.type == "cpu" else _EXTREMES.to(self.device)
+        start = held.data_ptr()
+        self._pointers = start + ROWS * units * 8, start, start + (ROWS + 1) * units * 8
         self._natively = UNIT_KERNEL is not None and self.device.type == "cpu"
         self._read = self._due = 0
 
@@ -65,17 +66,36 @@ class Units:
         if not values.numel():
             return 0.0
         values = values.detach().to(self.device)
+        if self._natively and values.dtype in _NARROW:
+            x, axis = values.float(), axis % max(values.dim(), 1)
+            if not x.is_contiguous():
+                x, axis = in_memory_order(x, axis)
+            return self.add_at(x.data_ptr(), *sizes(x, axis))
         if self._read == 0:
             self._begin(laid_out(values, axis))
-        if self._natively and values.dtype in _NARROW:
-            most = self._add_natively(values.float(), axis % max(values.dim(), 1))
-        else:
-            most = self._add_plainly(laid_out(values, axis))
-        self._read += values.numel()
+        most = self._add_plainly(laid_out(values, axis))
+        self._count(values.numel())
+        return most
+
+    @property
+    def takes_addresses(self) -> bool:
+        """Whether `add_at` may be called."""
+        return self._natively
+
+    def add_at(self, address: int, outer: int, inner: int) -> float:
+        """Add the outer x units x inner numbers of float32 that lie there; returns the largest finite magnitude among them."""
+        assert UNIT_KERNEL is not None
+        if self._read == 0:
+            UNIT_KERNEL.begin(address, outer, self.units, inner, self._pointers[0])
+        most = UNIT_KERNEL.add(address, outer, self.units, inner, *self._pointers)
+        self._count(outer * self.units * inner)
+        return cast("float", most)
+
+    def _count(self, numel: int) -> None:
+        self._read += numel
         if self._read >= self._due:
             self._due = 4 * self._read
             self._recentre()
-        return most
 
     def stats(self) -> UnitStats:
         """What has been added, on the host."""
@@ -95,14 +115,6 @@ class Units:
         if not math.isfinite(float(some.sum())):
             some = torch.where(some.isfinite(), some, 0)
         self._shift.copy_(some.mean((0, 2)).nan_to_num_(0.0, 0.0, 0.0))
-
-    def _add_natively(self, x: torch.Tensor, axis: int) -> float:
-        assert UNIT_KERNEL is not None
-        if not x.is_contiguous():
-            x, axis = in_memory_order(x, axis)
-        inner = x.shape[axis + 1 :].numel()
-        outer = x.numel() // (self.units * inner)
-        return cast("float", UNIT_KERNEL.add(x.data_ptr(), outer, self.units, inner, *self._pointers))
 
     def _add_plainly(self, block: torch.Tensor) -> float:
         """The same in torch operations, a chunk at a time."""
@@ -128,16 +140,22 @@ class Units:
 
     def _recentre(self) -> None:
         """Move the shift to the mean where it is far from it: the sums become those of the central moments."""
-        rows: Any = self._rows
-        shift: Any = self._shift
-        if self.device.type == "cpu":  # numpy, over the same memory, has less to do around each of the many small operations
-            rows, shift = rows.numpy(), shift.numpy()
+        if self._natively and UNIT_KERNEL is not None:
+            UNIT_KERNEL.recentre(self.units, FAR, *self._pointers[:2])
+            return
+        rows, shift = self._rows, self._shift
         if not (rows[S1] * rows[S1] > FAR * FAR * rows[N] * rows[S2]).any():
             return
         mean, m2, m3, m4 = _central(rows, shift)
         if abs(m4.sum() - m4.sum()) == 0:  # beyond that, float64 itself has overflowed
             shift[:] = mean
             rows[S1], rows[S2], rows[S3], rows[S4] = 0.0, m2, m3, m4
+
+
+def sizes(x: torch.Tensor, axis: int) -> tuple[int, int]:
+    """How often all units come, and how many numbers each has there in a row, of a contiguous tensor."""
+    shape = x.shape
+    return math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
 
 
 def laid_out(values: torch.Tensor, axis: int) -> torch.Tensor:

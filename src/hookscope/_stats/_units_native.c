@@ -20,10 +20,13 @@
 #error "the unit kernel is written in the vector extensions of GCC and Clang"
 #endif
 #if defined(__x86_64__) || defined(__i386__)
+#include <immintrin.h>
 #define HAS_X86 1
 #define T512 __attribute__((target("avx512f,avx512vl,avx512dq,fma")))
 #define T256 __attribute__((target("avx2,fma")))
 #else
+#define T512
+#define T256
 #define HAS_X86 0
 #endif
 #define ALWAYS static inline __attribute__((always_inline))
@@ -31,7 +34,7 @@
 
 enum { N, NONFINITE, S1, S2, S3, S4, ABS, MIN, MAX, POSITIVE, ZERO, LARGE, ROWS };
 enum { TINY_F32, TINY_F16, TINY_E4M3, OVER_E4M3, OVER_E5M2, OVER_F16, OVER_BF16, RANGES };
-enum { AHEAD = 12, BLOCK_ROWS = 256, BLOCK = 4096, RELEASE_GIL_FROM = 16384 };
+enum { AHEAD = 24, FURTHER = 256, BLOCK_ROWS = 128, BLOCK = 4096, FEW = 64, RELEASE_GIL_FROM = 16384 };
 static const uint32_t INFINITE = 0x7f800000u, SIX = 0x40c00000u;
 static const uint32_t TINY[3] = {0x00800000u, 0x38800000u, 0x3c800000u};             /* 2^-126, 2^-14, 2^-6: smallest normal numbers */
 static const uint32_t OVER[4] = {0x43e00000u, 0x47600000u, 0x477fe000u, 0x7f7f0000u}; /* 448, 57344, 65504, 3.39e38: largest ones */
@@ -76,6 +79,7 @@ ALWAYS void take(const float *x, int64_t unit, Out *o) {
     o->absmax = fabs(v) > o->absmax ? fabs(v) : o->absmax;
 }
 
+/* What few blocks have, counted in a second reading of those that do. */
 ALWAYS void count_over(const float *x, int64_t n, Out *o) {
     int64_t over[4] = {0, 0, 0, 0};
     for (int64_t i = 0; i < n; i++)
@@ -83,21 +87,46 @@ ALWAYS void count_over(const float *x, int64_t n, Out *o) {
     for (int k = 0; k < 4; k++) o->range[OVER_E4M3 + k] += (double)over[k];
 }
 
+ALWAYS void count_tiny(const float *x, int64_t n, Out *o) {
+    int64_t tiny[2] = {0, 0};
+    for (int64_t i = 0; i < n; i++)
+        for (int k = 0; k < 2; k++) tiny[k] += magnitude(x + i) - 1 < TINY[k] - 1; /* zero, less one, is the largest of all */
+    for (int k = 0; k < 2; k++) o->range[TINY_F32 + k] += (double)tiny[k];
+}
+
+ALWAYS int64_t count_large(const float *x, int64_t n) {
+    int64_t large = 0;
+    for (int64_t i = 0; i < n; i++) large += magnitude(x + i) >= SIX;
+    return large;
+}
+
+#define IS_ABOVE _MM_CMPINT_NLE
+#define IS_EQUALS _MM_CMPINT_EQ
+#define IS_BELOW _MM_CMPINT_LT
+#define OP_ABOVE(b) > (b)
+#define OP_EQUALS(b) == (b)
+#define OP_BELOW(b) < (b)
 #define BYTES 64
 #define NAME(name) name##64
+#define INLINE ALWAYS T512
 #include "_units_native.c"
 #undef BYTES
 #undef NAME
+#undef INLINE
 #define BYTES 32
 #define NAME(name) name##32
+#define INLINE ALWAYS T256
 #include "_units_native.c"
 #undef BYTES
 #undef NAME
+#undef INLINE
 #define BYTES 16
 #define NAME(name) name##16
+#define INLINE ALWAYS
 #include "_units_native.c"
 #undef BYTES
 #undef NAME
+#undef INLINE
 
 typedef void (*Reader)(const float *x, int64_t outer, int64_t inner, Out *o);
 static void read_generic(const float *x, int64_t outer, int64_t inner, Out *o) { read_all16(x, outer, inner, o); }
@@ -147,6 +176,64 @@ static PyObject *add(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
     return PyFloat_FromDouble(o.absmax);
 }
 
+/* Any shift near the values will do to begin with: the mean of the first few of each unit that are finite. */
+static void start_shift(const float *x, int64_t outer, int64_t inner, int64_t units, double *shift) {
+    int64_t some = inner < FEW ? inner : FEW, rows = FEW / some < outer ? FEW / some : outer;
+    for (int64_t unit = 0; unit < units; unit++) {
+        double sum = 0;
+        int64_t n = 0;
+        for (int64_t r = 0; r < rows; r++)
+            for (int64_t i = 0; i < some; i++) {
+                const float *v = x + (r * units + unit) * inner + i;
+                if (magnitude(v) < INFINITE) sum += *v, n++;
+            }
+        shift[unit] = n ? sum / (double)n : 0;
+    }
+}
+
+PyDoc_STRVAR(begin_doc, "begin(x, outer, units, inner, shift)\n--\n\nPut the mean of the first few values of each unit at `shift`.");
+static PyObject *begin(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
+    (void)self;
+    if (nargs != 5) return PyErr_Format(PyExc_TypeError, "begin() takes 5 arguments, got %zd", nargs);
+    const float *x = PyLong_AsVoidPtr(args[0]);
+    int64_t outer = PyLong_AsLongLong(args[1]), units = PyLong_AsLongLong(args[2]), inner = PyLong_AsLongLong(args[3]);
+    double *shift = PyLong_AsVoidPtr(args[4]);
+    if (PyErr_Occurred()) return NULL;
+    if (outer < 1 || units < 1 || inner < 1 || !shift || !x) return PyErr_Format(PyExc_ValueError, "null address, or a size below 1");
+    start_shift(x, outer, inner, units, shift);
+    Py_RETURN_NONE;
+}
+
+/* Moves the shift to the mean, the sums to those of the central moments, where one unit's mean lies far from its shift; else nothing. */
+static int move_shift(int64_t units, double far, double *shift, double *row) {
+    int is_far = 0;
+    double sum = 0;
+    for (int64_t i = 0; i < units; i++) is_far |= row[S1 * units + i] * row[S1 * units + i] > far * far * row[N * units + i] * row[S2 * units + i];
+    for (int64_t i = 0; i < units; i++) sum += row[S4 * units + i];
+    if (!is_far || sum - sum != 0) return 0; /* beyond that, doubles themselves have overflowed */
+    for (int64_t i = 0; i < units; i++, row++) {
+        double n = row[N * units] > 1 ? row[N * units] : 1, s1 = row[S1 * units], s2 = row[S2 * units], s3 = row[S3 * units], off = s1 / n;
+        double m2 = s2 - off * s1, m4 = row[S4 * units] - 4 * off * s3 + 6 * off * off * s2 - 3 * off * off * off * s1;
+        row[S3 * units] = s3 - 3 * off * s2 + 2 * off * off * s1;
+        row[S1 * units] = 0;
+        row[S2 * units] = m2 > 0 ? m2 : 0;
+        row[S4 * units] = m4 > 0 ? m4 : 0;
+        shift[i] += off;
+    }
+    return 1;
+}
+
+PyDoc_STRVAR(recentre_doc, "recentre(units, far, shift, rows)\n--\n\nMove the shift to the mean if a mean lies `far` standard deviations from it.");
+static PyObject *recentre(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
+    (void)self;
+    if (nargs != 4) return PyErr_Format(PyExc_TypeError, "recentre() takes 4 arguments, got %zd", nargs);
+    int64_t units = PyLong_AsLongLong(args[0]);
+    double far = PyFloat_AsDouble(args[1]), *shift = PyLong_AsVoidPtr(args[2]), *rows = PyLong_AsVoidPtr(args[3]);
+    if (PyErr_Occurred()) return NULL;
+    if (units < 1 || !shift || !rows) return PyErr_Format(PyExc_ValueError, "null address, or a size below 1");
+    return PyBool_FromLong(move_shift(units, far, shift, rows));
+}
+
 PyDoc_STRVAR(levels_doc, "levels()\n--\n\nThe instruction sets usable here, fastest first.");
 static PyObject *list_levels(PyObject *self, PyObject *unused) {
     (void)self, (void)unused;
@@ -175,6 +262,8 @@ static PyObject *use(PyObject *self, PyObject *name) {
 
 static PyMethodDef methods[] = {
     {"add", (PyCFunction)(void (*)(void))add, METH_FASTCALL, add_doc},
+    {"begin", (PyCFunction)(void (*)(void))begin, METH_FASTCALL, begin_doc},
+    {"recentre", (PyCFunction)(void (*)(void))recentre, METH_FASTCALL, recentre_doc},
     {"levels", list_levels, METH_NOARGS, levels_doc},
     {"use", use, METH_O, use_doc},
     {NULL, NULL, 0, NULL},
@@ -199,65 +288,97 @@ typedef int64_t NAME(Longs) __attribute__((vector_size(BYTES)));
 typedef float NAME(Halves) __attribute__((vector_size(BYTES / 2)));
 typedef float NAME(Floats) __attribute__((vector_size(BYTES)));
 typedef int32_t NAME(Ints) __attribute__((vector_size(BYTES)));
+typedef uint32_t NAME(Words) __attribute__((vector_size(BYTES)));
 
 typedef struct {
     NAME(Doubles) s1[2], s2[2], s3[2], s4[2], abs[2];
     NAME(Floats) min, max;
-    NAME(Ints) positive, zero, large, tiny[3];
+    NAME(Ints) positive, zero, tiny, least; /* tiny for e4m3, zero included; least magnitude but zero, less one, as an unsigned number */
 } NAME(Lanes);
 
-ALWAYS void NAME(clear)(NAME(Lanes) *t) {
+INLINE void NAME(clear)(NAME(Lanes) *t) {
     memset(t, 0, sizeof *t);
     t->min = t->min + INFINITY;
     t->max = t->max - INFINITY;
+    t->least = t->least - 1;
 }
 
-ALWAYS NAME(Floats) NAME(chosen)(NAME(Ints) mask, NAME(Floats) yes, NAME(Floats) no) { return (NAME(Floats))(((NAME(Ints))yes & mask) | ((NAME(Ints))no & ~mask)); }
+/* The lesser and the larger one, the second where one is not a number; one more where a comparison holds. */
+#if BYTES == 64 && HAS_X86
+#define WIDE(x) ((NAME(Doubles))_mm512_cvtps_pd(_mm256_loadu_ps(x)))
+#define PLUS(sum, a, b) ((NAME(Doubles))_mm512_fmadd_pd((__m512d)(a), (__m512d)(b), (__m512d)(sum)))
+#define FEWER(a, b) ((NAME(Floats))_mm512_min_ps((__m512)(a), (__m512)(b)))
+#define MORE(a, b) ((NAME(Floats))_mm512_max_ps((__m512)(a), (__m512)(b)))
+#define LEAST(a, b) ((NAME(Ints))_mm512_min_epu32((__m512i)(a), (__m512i)(b)))
+#define COUNT(total, a, relation, b) (total) = (NAME(Ints))_mm512_mask_sub_epi32((__m512i)(total), _mm512_cmp_epi32_mask((__m512i)(a), _mm512_set1_epi32(b), IS_##relation), (__m512i)(total), _mm512_set1_epi32(-1))
+#elif BYTES == 32 && HAS_X86
+#define WIDE(x) ((NAME(Doubles))_mm256_cvtps_pd(_mm_loadu_ps(x)))
+#define PLUS(sum, a, b) ((NAME(Doubles))_mm256_fmadd_pd((__m256d)(a), (__m256d)(b), (__m256d)(sum)))
+#define FEWER(a, b) ((NAME(Floats))_mm256_min_ps((__m256)(a), (__m256)(b)))
+#define MORE(a, b) ((NAME(Floats))_mm256_max_ps((__m256)(a), (__m256)(b)))
+#define LEAST(a, b) ((NAME(Ints))_mm256_min_epu32((__m256i)(a), (__m256i)(b)))
+#define COUNT(total, a, relation, b) (total) -= (NAME(Ints))((a) OP_##relation(b))
+#else
+INLINE NAME(Ints) NAME(chosen)(NAME(Ints) mask, NAME(Ints) yes, NAME(Ints) no) { return (yes & mask) | (no & ~mask); }
+INLINE NAME(Doubles) NAME(wide)(const float *x) {
+    NAME(Halves) half;
+    memcpy(&half, x, sizeof half);
+    return __builtin_convertvector(half, NAME(Doubles));
+}
+#define WIDE(x) NAME(wide)(x)
+#define PLUS(sum, a, b) ((sum) + (a) * (b))
+#define FEWER(a, b) ((NAME(Floats))NAME(chosen)((a) < (b), (NAME(Ints))(a), (NAME(Ints))(b)))
+#define MORE(a, b) ((NAME(Floats))NAME(chosen)((a) > (b), (NAME(Ints))(a), (NAME(Ints))(b)))
+#define LEAST(a, b) NAME(chosen)((NAME(Ints))((NAME(Words))(a) < (NAME(Words))(b)), (a), (b))
+#define COUNT(total, a, relation, b) (total) -= (NAME(Ints))((a) OP_##relation(b))
+#endif
 
-ALWAYS void NAME(take_lanes)(const float *x, const NAME(Doubles) *shift, NAME(Lanes) *t) {
+INLINE void NAME(take_lanes)(const float *x, const NAME(Doubles) *shift, NAME(Lanes) *t) {
     NAME(Floats) f;
     memcpy(&f, x, sizeof f);
     NAME(Ints) bits = (NAME(Ints))f & 0x7fffffff;
     for (int h = 0; h < 2; h++) {
-        NAME(Halves) half;
-        memcpy(&half, x + h * HALF, sizeof half);
-        NAME(Doubles) v = __builtin_convertvector(half, NAME(Doubles)), d = v - shift[h], d2 = d * d;
+        NAME(Doubles) v = WIDE(x + h * HALF), d = v - shift[h], d2 = d * d;
         t->s1[h] += d;
         t->s2[h] += d2;
-        t->s3[h] += d2 * d;
-        t->s4[h] += d2 * d2;
+        t->s3[h] = PLUS(t->s3[h], d2, d);
+        t->s4[h] = PLUS(t->s4[h], d2, d2);
         t->abs[h] += (NAME(Doubles))((NAME(Longs))v & INT64_MAX);
     }
-    t->min = NAME(chosen)(f < t->min, f, t->min);
-    t->max = NAME(chosen)(f > t->max, f, t->max);
-    t->positive -= (NAME(Ints))((NAME(Ints))f > 0); /* as whole numbers, positive floats are those above 0 */
-    t->zero -= (NAME(Ints))(bits == 0);
-    t->large -= (NAME(Ints))(bits >= (int32_t)SIX);
-    for (int k = 0; k < 3; k++) t->tiny[k] -= (NAME(Ints))(bits < (int32_t)TINY[k]);
+    t->min = FEWER(f, t->min);
+    t->max = MORE(f, t->max);
+    COUNT(t->positive, (NAME(Ints))f, ABOVE, 0); /* as whole numbers, positive floats are those above 0 */
+    COUNT(t->zero, bits, EQUALS, 0);
+    COUNT(t->tiny, bits, BELOW, (int32_t)TINY[2]);
+    t->least = LEAST(bits - 1, t->least);
 }
 
-ALWAYS void NAME(add_half)(double *row, NAME(Doubles) more) {
+INLINE void NAME(add_half)(double *row, NAME(Doubles) more) {
     NAME(Doubles) sum;
     memcpy(&sum, row, sizeof sum);
     sum += more;
     memcpy(row, &sum, sizeof sum);
 }
 
-ALWAYS void NAME(add_counts)(double *row, NAME(Ints) counts) {
+INLINE void NAME(add_counts)(double *row, NAME(Ints) counts) {
     for (int j = 0; j < LANES; j++) row[j] += counts[j];
 }
 
-ALWAYS void NAME(add_ranges)(const NAME(Lanes) *t, Out *o) {
-    for (int k = 0; k < 3; k++) {
-        NAME(Ints) counts = t->tiny[k] - t->zero;
-        int64_t sum = 0;
-        for (int j = 0; j < LANES; j++) sum += counts[j];
-        o->range[TINY_F32 + k] += (double)sum;
-    }
+INLINE void NAME(add_ranges)(const NAME(Lanes) *t, Out *o) {
+    NAME(Ints) counts = t->tiny - t->zero;
+    int64_t sum = 0;
+    for (int j = 0; j < LANES; j++) sum += counts[j];
+    o->range[TINY_E4M3] += (double)sum;
+}
+
+INLINE int NAME(has_tiny)(const NAME(Lanes) *t) {
+    int found = 0;
+    for (int j = 0; j < LANES; j++) found |= (uint32_t)t->least[j] < TINY[TINY_F16] - 1;
+    return found;
 }
 
 /* Each lane is a unit of its own. */
-ALWAYS void NAME(flush_columns)(const NAME(Lanes) *t, int64_t unit, double n, Out *o) {
+INLINE void NAME(flush_columns)(const NAME(Lanes) *t, int64_t unit, double n, Out *o) {
     int64_t u = o->units;
     double *row = o->row + unit;
     for (int h = 0; h < 2; h++) {
@@ -275,37 +396,51 @@ ALWAYS void NAME(flush_columns)(const NAME(Lanes) *t, int64_t unit, double n, Ou
     }
     NAME(add_counts)(row + POSITIVE * u, t->positive);
     NAME(add_counts)(row + ZERO * u, t->zero);
-    NAME(add_counts)(row + LARGE * u, t->large);
     NAME(add_ranges)(t, o);
+}
+
+INLINE double NAME(total)(NAME(Doubles) lanes) {
+    double part[HALF];
+    memcpy(part, &lanes, sizeof part);
+    for (int width = HALF / 2; width; width /= 2)
+        for (int j = 0; j < width; j++) part[j] += part[j + width];
+    return part[0];
+}
+
+INLINE double NAME(count)(NAME(Ints) lanes) {
+    int32_t sum = 0;
+    for (int j = 0; j < LANES; j++) sum += lanes[j];
+    return sum;
 }
 
 /* All lanes are of one unit. */
-ALWAYS void NAME(flush_runs)(const NAME(Lanes) *t, int64_t unit, double n, Out *o) {
+INLINE void NAME(flush_runs)(const NAME(Lanes) *t, int64_t unit, double n, Out *o) {
     int64_t u = o->units;
     double *row = o->row + unit;
-    row[N * u] += n;
-    for (int j = 0; j < LANES; j++) {
-        row[S1 * u] += t->s1[j / HALF][j % HALF];
-        row[S2 * u] += t->s2[j / HALF][j % HALF];
-        row[S3 * u] += t->s3[j / HALF][j % HALF];
-        row[S4 * u] += t->s4[j / HALF][j % HALF];
-        row[ABS * u] += t->abs[j / HALF][j % HALF];
-        row[MIN * u] = t->min[j] < row[MIN * u] ? t->min[j] : row[MIN * u];
-        row[MAX * u] = t->max[j] > row[MAX * u] ? t->max[j] : row[MAX * u];
-        row[POSITIVE * u] += t->positive[j];
-        row[ZERO * u] += t->zero[j];
-        row[LARGE * u] += t->large[j];
+    float min = t->min[0], max = t->max[0];
+    for (int j = 1; j < LANES; j++) {
+        min = t->min[j] < min ? t->min[j] : min;
+        max = t->max[j] > max ? t->max[j] : max;
     }
+    row[N * u] += n;
+    row[S1 * u] += NAME(total)(t->s1[0] + t->s1[1]);
+    row[S2 * u] += NAME(total)(t->s2[0] + t->s2[1]);
+    row[S3 * u] += NAME(total)(t->s3[0] + t->s3[1]);
+    row[S4 * u] += NAME(total)(t->s4[0] + t->s4[1]);
+    row[ABS * u] += NAME(total)(t->abs[0] + t->abs[1]);
+    row[MIN * u] = min < row[MIN * u] ? min : row[MIN * u];
+    row[MAX * u] = max > row[MAX * u] ? max : row[MAX * u];
+    row[POSITIVE * u] += NAME(count)(t->positive);
+    row[ZERO * u] += NAME(count)(t->zero);
     NAME(add_ranges)(t, o);
 }
 
-ALWAYS int NAME(is_finite)(const NAME(Lanes) *t) {
-    double sum = 0;
-    for (int j = 0; j < LANES; j++) sum += t->s2[j / HALF][j % HALF] - t->s2[j / HALF][j % HALF];
-    return sum == 0;
+INLINE int NAME(is_finite)(const NAME(Lanes) *t) {
+    NAME(Doubles) nothing = (t->s2[0] - t->s2[0]) + (t->s2[1] - t->s2[1]);
+    return NAME(total)(nothing) == 0;
 }
 
-ALWAYS double NAME(largest)(const NAME(Lanes) *t) {
+INLINE double NAME(largest)(const NAME(Lanes) *t) {
     double most = 0;
     for (int j = 0; j < LANES; j++) {
         most = t->max[j] > most ? t->max[j] : most;
@@ -315,7 +450,7 @@ ALWAYS double NAME(largest)(const NAME(Lanes) *t) {
 }
 
 /* Features last: one vector of columns down a block of rows. */
-ALWAYS void NAME(columns)(const float *x, int64_t rows, int64_t unit, Out *o) {
+INLINE void NAME(columns)(const float *x, int64_t rows, int64_t unit, Out *o) {
     NAME(Lanes) t;
     NAME(Doubles) shift[2];
     NAME(clear)(&t);
@@ -333,11 +468,16 @@ ALWAYS void NAME(columns)(const float *x, int64_t rows, int64_t unit, Out *o) {
     NAME(flush_columns)(&t, unit, (double)rows, o);
     double most = NAME(largest)(&t);
     o->absmax = most > o->absmax ? most : o->absmax;
+    if (most >= 6)
+        for (int64_t i = 0; i < rows; i++)
+            for (int j = 0; j < LANES; j++) o->row[LARGE * o->units + unit + j] += magnitude(x + i * o->units + j) >= SIX;
     if (most > 448)
         for (int64_t i = 0; i < rows; i++) count_over(x + i * o->units, LANES, o);
+    if (NAME(has_tiny)(&t))
+        for (int64_t i = 0; i < rows; i++) count_tiny(x + i * o->units, LANES, o);
 }
 
-ALWAYS void NAME(read_last)(const float *x, int64_t outer, Out *o) {
+INLINE void NAME(read_last)(const float *x, int64_t outer, Out *o) {
     for (int64_t from = 0; from < outer; from += BLOCK_ROWS) {
         int64_t rows = outer - from < BLOCK_ROWS ? outer - from : BLOCK_ROWS, unit = 0;
         const float *block = x + from * o->units;
@@ -348,14 +488,17 @@ ALWAYS void NAME(read_last)(const float *x, int64_t outer, Out *o) {
 }
 
 /* Channels in the middle: runs of `inner` numbers of one unit, `apart` from each other. */
-ALWAYS void NAME(runs)(const float *x, int64_t count, int64_t inner, int64_t apart, int64_t unit, Out *o) {
+INLINE void NAME(runs)(const float *x, int64_t count, int64_t inner, int64_t apart, int64_t unit, Out *o) {
     NAME(Lanes) t;
     NAME(Doubles) shift[2] = {{0}, {0}};
     int64_t even = inner - inner % LANES;
     NAME(clear)(&t);
     for (int h = 0; h < 2; h++) shift[h] = shift[h] + o->shift[unit];
     for (int64_t r = 0; r < count; r++)
-        for (int64_t i = 0; i < even; i += LANES) NAME(take_lanes)(x + r * apart + i, shift, &t);
+        for (int64_t i = 0; i < even; i += LANES) {
+            __builtin_prefetch(x + r * apart + i + FURTHER); /* an address past the end is no error */
+            NAME(take_lanes)(x + r * apart + i, shift, &t);
+        }
     int finite = NAME(is_finite)(&t);
     for (int64_t r = 0; r < count; r++)
         for (int64_t i = finite ? even : 0; i < inner; i++) take(x + r * apart + i, unit, o);
@@ -363,11 +506,15 @@ ALWAYS void NAME(runs)(const float *x, int64_t count, int64_t inner, int64_t apa
     NAME(flush_runs)(&t, unit, (double)(count * even), o);
     double most = NAME(largest)(&t);
     o->absmax = most > o->absmax ? most : o->absmax;
+    if (most >= 6)
+        for (int64_t r = 0; r < count; r++) o->row[LARGE * o->units + unit] += (double)count_large(x + r * apart, even);
     if (most > 448)
         for (int64_t r = 0; r < count; r++) count_over(x + r * apart, even, o);
+    if (NAME(has_tiny)(&t))
+        for (int64_t r = 0; r < count; r++) count_tiny(x + r * apart, even, o);
 }
 
-ALWAYS void NAME(read_middle)(const float *x, int64_t outer, int64_t inner, Out *o) {
+INLINE void NAME(read_middle)(const float *x, int64_t outer, int64_t inner, Out *o) {
     int64_t apart = o->units * inner, at_once = inner < BLOCK ? BLOCK / inner : 1;
     for (int64_t unit = 0; unit < o->units; unit++)
         for (int64_t from = 0; from < outer; from += at_once) {
@@ -379,10 +526,16 @@ ALWAYS void NAME(read_middle)(const float *x, int64_t outer, int64_t inner, Out 
         }
 }
 
-ALWAYS void NAME(read_all)(const float *x, int64_t outer, int64_t inner, Out *o) {
+INLINE void NAME(read_all)(const float *x, int64_t outer, int64_t inner, Out *o) {
     if (inner == 1)
         NAME(read_last)(x, outer, o);
     else
         NAME(read_middle)(x, outer, inner, o);
 }
+#undef WIDE
+#undef PLUS
+#undef FEWER
+#undef MORE
+#undef LEAST
+#undef COUNT
 #endif

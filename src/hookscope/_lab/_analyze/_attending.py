@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import nn
 
 from ..._taps._modes import unseen
-from ._attention import Attention, from_logits, from_weights, of_module
-from ._attention_mode import AttentionMode
+from .._turn import Turn
+from ._attention import Attention, from_logits, from_weights, of_module, scaled_logits
+from ._attention_calls import listening
 
 
 class Attending:
-    """What was found, by the path of the module within which it happened; `wanted` says which paths count."""
+    """What was found, by the path of the module within which it happened; `wanted` says which paths count, `turn` which calls."""
 
-    def __init__(self, wanted: Callable[[str], bool]) -> None:
+    def __init__(self, wanted: Callable[[str], bool], turn: Turn) -> None:
         self.found: dict[str, Attention] = {}
         self.mask: torch.Tensor | None = None
-        self._wanted = wanted
+        self._wanted, self._turn = wanted, turn
         self._entered: list[str] = []
-        self._mode = AttentionMode(self._logits)
         self._by_logits: set[str] = set()
+        self._told = False  # whether the module that runs has made a call since it was entered
 
     def clear(self) -> None:
         """A new forward begins."""
@@ -32,32 +33,36 @@ class Attending:
     def enter(self, path: str) -> None:
         """A module begins."""
         self._entered.append(path)
+        self._told = False
 
     def leave(self, path: str) -> None:
         """It ends; one inside it that has raised, and whose error was caught, never says so itself."""
         while self._entered and self._entered.pop() != path:
             pass
 
-    @contextmanager
-    def watching(self) -> Iterator[None]:
+    def watching(self) -> AbstractContextManager[None]:
         """While this lasts, calls of `scaled_dot_product_attention` are seen."""
-        with self._mode:
-            yield
+        return listening(self._called)
 
     def returned(self, path: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         """A module has returned."""
         if isinstance(module, nn.MultiheadAttention):
-            if self._wanted(path):
+            if self._wanted(path) and not self._told:
                 self._add(of_module(path, module, args, kwargs))
         elif isinstance(output, tuple) and path not in self._by_logits and self._wanted(path) and looks_like_weights(output):
             self._add(from_weights(path, output[1], self.mask))
 
-    def _logits(self, logits: torch.Tensor) -> None:
+    def _called(self, given: Mapping[str, Any]) -> None:
         path = self._entered[-1] if self._entered else ""
-        if self._wanted(path):
-            self._by_logits.add(path)
-            with torch.no_grad(), unseen():
-                self._add(from_logits(path, logits, self.mask))
+        query, key = given["query"], given["key"]
+        if not self._turn.is_on() or not self._wanted(path) or query.dim() != 4 or query.is_nested:
+            return
+        self._by_logits.add(path)
+        self._told = True
+        with torch.no_grad(), unseen(), torch._C.DisableTorchFunction():
+            causal, scale = bool(given.get("is_causal")), given.get("scale")
+            logits, mask = scaled_logits(query, key, given.get("attn_mask"), causal=causal, scale=scale)
+            self._add(from_logits(path, logits, self.mask, mask))
 
     def _add(self, found: Attention | None) -> None:
         if found is not None:

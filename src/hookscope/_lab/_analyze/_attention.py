@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,22 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn import functional
 
+from ..._stats._backend import KERNEL
+
 Floats = NDArray[np.float64]
+
+
+def _load() -> ModuleType | None:
+    if KERNEL is None:  # not built, or not wanted
+        return None
+    try:
+        from ..._stats import _softmax_native
+    except ImportError:
+        return None
+    return _softmax_native
+
+
+SOFTMAX_KERNEL = _load()
 _MASKED = float(torch.finfo(torch.float16).min) / 2
 
 
@@ -66,12 +82,17 @@ class Attention:
         )
 
 
-def from_logits(name: str, logits: torch.Tensor, keep: torch.Tensor | None = None) -> Attention:
+def from_logits(name: str, logits: torch.Tensor, keep: torch.Tensor | None = None, mask: torch.Tensor | None = None) -> Attention:
     """Of logits [batch, heads, queries, keys], -inf (or a very large negative number) where a key may not be seen.
 
-    `keep` [batch, queries] leaves out padded queries.
+    `keep` [batch, queries] leaves out padded queries, `mask` [queries, keys] is added to the logits first.
     """
     logits = logits.detach().float()
+    if keep is not None and keep.shape != (logits.shape[0], logits.shape[2]):
+        keep = None
+    if SOFTMAX_KERNEL is not None and logits.device.type == "cpu" and logits.numel():
+        return Attention(name, *_natively(logits.contiguous(), keep, mask))
+    logits = logits if mask is None else logits + mask
     low, high = logits.amin(-1), logits.amax(-1)
     visible = torch.full_like(low, logits.shape[-1])
     if not bool((low > _MASKED).all()):  # masks are written as -inf, as the least number of a format, or as -1e9
@@ -83,6 +104,19 @@ def from_logits(name: str, logits: torch.Tensor, keep: torch.Tensor | None = Non
     total = weights.sum(-1)
     entropy = total.log() - weights.mul_(below).sum(-1) / total
     return _summed(name, (entropy, visible), keep, (low, high))
+
+
+def _natively(logits: torch.Tensor, keep: torch.Tensor | None, mask: torch.Tensor | None) -> Floats:
+    """What `Attention` holds, a row each; the logits lie in one stretch of memory."""
+    assert SOFTMAX_KERNEL is not None
+    batch, heads, queries, keys = logits.shape
+    sums = np.zeros((8, heads))
+    sums[[2, 6]], sums[[3, 7]] = np.inf, -np.inf
+    added = None if mask is None else mask.to(torch.float32).contiguous()
+    kept = None if keep is None else keep.to("cpu", torch.bool).contiguous()
+    addresses = (0 if tensor is None else tensor.data_ptr() for tensor in (added, kept))
+    SOFTMAX_KERNEL.add(logits.data_ptr(), *addresses, batch, heads, queries, keys, sums.ctypes.data)
+    return sums
 
 
 def from_weights(name: str, weights: torch.Tensor, keep: torch.Tensor | None = None) -> Attention:
@@ -117,16 +151,24 @@ def _summed(
     return Attention(name, *sums, low, high)
 
 
-def scaled_logits(query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None, *, causal: bool, scale: float | None) -> torch.Tensor:
-    """What `scaled_dot_product_attention` puts through its softmax, of [batch, heads, time, width]; grouped keys are repeated."""
+def scaled_logits(
+    query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None, *, causal: bool, scale: float | None
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """What `scaled_dot_product_attention` puts through its softmax, of [batch, heads, time, width]; grouped keys are repeated.
+
+    The second tensor is a mask [queries, keys] that is still to be added, if all samples and heads have the same.
+    """
     if key.shape[-3] != query.shape[-3]:
         key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
-    logits = query.float() @ key.float().mT * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
+    logits = query.float() * (1 / math.sqrt(query.shape[-1]) if scale is None else scale) @ key.float().mT
     if causal:
-        logits = logits.masked_fill(~torch.ones(logits.shape[-2:], dtype=torch.bool, device=logits.device).tril(), -torch.inf)
-    if mask is not None:
-        logits = logits.masked_fill(~mask, -torch.inf) if mask.dtype is torch.bool else logits + mask
-    return logits
+        mask = torch.ones(logits.shape[-2:], dtype=torch.bool, device=logits.device).tril()
+    if mask is None:
+        return logits, None
+    if mask.dim() < 2 or mask.numel() != logits.shape[-2] * logits.shape[-1] or mask.shape[-2:] != logits.shape[-2:]:
+        return (logits.masked_fill(~mask, -torch.inf) if mask.dtype is torch.bool else logits + mask), None
+    mask = mask.reshape(logits.shape[-2:])
+    return logits, torch.zeros_like(mask, dtype=torch.float32).masked_fill_(~mask, -torch.inf) if mask.dtype is torch.bool else mask
 
 
 def of_module(name: str, module: nn.MultiheadAttention, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Attention | None:
@@ -137,14 +179,17 @@ def of_module(name: str, module: nn.MultiheadAttention, args: tuple[Any, ...], k
     if module.bias_k is not None or module.add_zero_attn or query.is_nested:
         return None
     if query.dim() == 2:
-        query, key = query[None], key[None]
+        query, key = (query[None],) * 2 if query is key else (query[None], key[None])
     elif not module.batch_first:
-        query, key = query.transpose(0, 1), key.transpose(0, 1)
+        query, key = (query.transpose(0, 1),) * 2 if query is key else (query.transpose(0, 1), key.transpose(0, 1))
     q, k = (_heads(part, module.num_heads) for part in _projected(module, query, key))
-    logits = scaled_logits(q, k, None, causal=False, scale=None)
-    for mask in (_spread(given.get("attn_mask"), logits), _padding(given.get("key_padding_mask"), logits)):
-        if mask is not None:  # True is what may not be seen: the other way round than in scaled_dot_product_attention
-            logits = logits.masked_fill(mask, -torch.inf) if mask.dtype is torch.bool else logits + mask
+    logits, _ = scaled_logits(q, k, None, causal=False, scale=None)
+    mask, padding = given.get("attn_mask"), given.get("key_padding_mask")
+    if padding is None and mask is not None and mask.dim() == 2 and mask.is_floating_point():
+        return from_logits(name, logits, mask=mask)
+    for hidden in (_spread(mask, logits), _padding(padding, logits)):
+        if hidden is not None:  # True is what may not be seen: the other way round than in scaled_dot_product_attention
+            logits = logits.masked_fill(hidden, -torch.inf) if hidden.dtype is torch.bool else logits + hidden
     return from_logits(name, logits)
 
 
@@ -152,6 +197,9 @@ def _projected(module: nn.MultiheadAttention, query: torch.Tensor, key: torch.Te
     d = module.embed_dim
     bq, bk = (None, None) if module.in_proj_bias is None else (module.in_proj_bias[:d], module.in_proj_bias[d : 2 * d])
     packed: torch.Tensor | None = module._parameters["in_proj_weight"]
+    if packed is not None and query is key:
+        both = functional.linear(query, packed[: 2 * d], None if module.in_proj_bias is None else module.in_proj_bias[: 2 * d])
+        return both[..., :d], both[..., d:]
     if packed is not None:
         return functional.linear(query, packed[:d], bq), functional.linear(key, packed[d : 2 * d], bk)
     wq, wk = module.q_proj_weight, module.k_proj_weight

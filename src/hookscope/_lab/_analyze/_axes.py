@@ -21,17 +21,17 @@ class Axes:
 
     def __init__(self, stated: Stated) -> None:
         self._stated = stated
-        self._last, self._dims = -1, 0
+        self.last = -1, 0  # the dimension of the units, and how many dimensions there were
 
     def clear(self) -> None:
         """A new forward begins."""
-        self._last, self._dims = -1, 0
+        self.last = -1, 0  # the dimension of the units, and how many dimensions there were
 
     def passed(self, module: nn.Module, found: list[tuple[str, torch.Tensor]]) -> None:
         """A layer that knows where its units are has returned these tensors: those after it go by that."""
         axis = axis_of(module, found[0][1]) if found else None
         if axis is not None:
-            self._last, self._dims = axis, found[0][1].dim()
+            self.last = axis, found[0][1].dim()
 
     def of(self, site: Site, module: nn.Module, values: torch.Tensor) -> int:
         """The dimension, counted from the front."""
@@ -43,7 +43,7 @@ class Axes:
         if axis is None:
             axis = axis_of(module, values)
         if axis is None:
-            axis = self._last if values.dim() == self._dims else -1
+            axis = self.last[0] if values.dim() == self.last[1] else -1
         return axis % values.dim()
 
 

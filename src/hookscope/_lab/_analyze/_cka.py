@@ -28,6 +28,7 @@ from ..._taps._leaves import leaves
 from ..._taps._modes import unseen
 from .._batch import Feed, Forward, batches, is_alone, some
 from .._inner import running_eagerly
+from .._turn import Turn
 from .._unchanged import evaluating, unchanged
 from ._mask import mask_of
 from ._readable import readable
@@ -140,7 +141,7 @@ class Side:
     """One model, and the Gram matrices of its layers in the batch under way."""
 
     def __init__(self, model: nn.Module, selection: Selectable, forward: Forward | None) -> None:
-        self.model, self._feed = model, Feed(model, forward)
+        self.model, self._feed, self._turn = model, Feed(model, forward), Turn()
         sites = list(candidates(model))
         select_sites(sites, selection, kinds=("output",), leaves=False)
         self._matcher: Matcher = selected(selection).among(sites, kinds=("output",))
@@ -158,13 +159,16 @@ class Side:
     def grams(self, batch: Any, *, alone: bool) -> dict[str, torch.Tensor]:
         """Centred or not makes no difference to HSIC_1; the diagonals are 0 as it wants them."""
         self._grams, self._mask = {}, mask_of(batch, None)
-        self._feed.run(batch, alone=alone)
+        with self._turn:
+            self._feed.run(batch, alone=alone)
         sizes = [len(gram) for gram in self._grams.values()]
         n = max(set(sizes), key=sizes.count) if sizes else 0  # the size of the batch is the one that most outputs have
         return {name: gram for name, gram in self._grams.items() if len(gram) == n}
 
     def _listener(self, path: str, classes: tuple[str, ...]) -> Callable[..., None]:
         def listen(_module: nn.Module, _args: Any, output: Any) -> None:
+            if not self._turn.is_on():
+                return
             with unseen(), torch._C.DisableTorchFunction():
                 for leaf, tensor in leaves(output):
                     name = (path or "(root)") + leaf

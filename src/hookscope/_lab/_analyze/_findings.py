@@ -16,6 +16,8 @@ DEAD_SHARE, DEAD_ALMOST_ALL = 0.5, 0.95  # SageMaker's DeadRelu speaks at half o
 DORMANT_SHARE = 0.3  # of units with a score of at most 0.025, Sokar et al., 2023
 SATURATED_SHARE = 0.5  # of a layer's values
 UNDERFLOW_SHARE = 0.25
+LOW_RANK = 0.1  # of the units; ours: no paper gives a bound, since what is low depends on the task
+RANKED_UNITS, RANKED_ROWS = 16, 10  # rows a unit, below which a rank is biased low
 
 
 def findings(layers: Sequence[Layer], last: str | None) -> tuple[Finding, ...]:
@@ -27,7 +29,7 @@ def findings(layers: Sequence[Layer], last: str | None) -> tuple[Finding, ...]:
             continue
         found += [f for f in (_nonfinite(layer), _constant(layer)) if f]
         found += [f for f in (_dead(layer, told), _dormant(layer), _saturated(layer, last)) if f]
-        found += [f for f in (_overflow(layer), _underflow(layer), _massive(layer)) if f]
+        found += [f for f in (_overflow(layer), _underflow(layer), _massive(layer), _low_rank(layer)) if f]
     found += _outliers(layers)
     return tuple(sorted(found, key=lambda f: (SEVERITIES.index(f.severity), -float(f.evidence.get("share", 0)))))
 
@@ -58,14 +60,14 @@ def _constant(layer: Layer) -> Finding | None:
 def _dead(layer: Layer, told: set[str]) -> Finding | None:
     share = float(layer.dead.mean())
     where = layer.name if layer.after is None else layer.after.name
-    if share <= DEAD_SHARE or layer.positions < ENOUGH or where in told or layer.units < 2:
+    if not share or layer.positions < ENOUGH or where in told or layer.units < 2:
         return None
     told.add(where)
     at = "" if layer.after is None else f" (read behind {layer.after.name})"
     message = f"{int(layer.dead.sum()):,} of {layer.units:,} units of {layer.name}{at} never fire in {layer.positions:,} positions"
     causes = ("a learning rate that was too high", "a large negative bias", "inputs that are not scaled")
     advice = ("lower the learning rate or warm it up, start the layer anew", "a leaky rectifier or GELU keeps a gradient below 0")
-    severity: Severity = "error" if share > DEAD_ALMOST_ALL else "warning"
+    severity: Severity = "error" if share > DEAD_ALMOST_ALL else "warning" if share > DEAD_SHARE else "info"
     return _finding("dead-units", severity, layer, message, causes=causes, advice=advice, evidence={"share": share})
 
 
@@ -117,6 +119,16 @@ def _massive(layer: Layer) -> Finding | None:
     message = f"{layer.name} has massive activations up to {layer.massive.top:.4g}, {times}, in {_units(units)}"
     advice = ("leave these units out when quantizing; pruning or clipping them breaks the model",)
     return _finding("massive-activations", "info", layer, message, advice=advice, evidence={"units": units.tolist()})
+
+
+def _low_rank(layer: Layer) -> Finding | None:
+    """Only where there were rows enough to fill all directions, and units enough for a low rank to mean something."""
+    if layer.units < RANKED_UNITS or layer.positions < RANKED_ROWS * layer.units or not layer.effective_rank < LOW_RANK * layer.units:
+        return None
+    share = layer.effective_rank / layer.units
+    message = f"{layer.name} uses {layer.effective_rank:.3g} of {layer.units:,} directions ({_percent(share)}, effective rank)"
+    advice = ("fewer units may do; compare with an earlier checkpoint, since a rank that falls in training is a collapse",)
+    return _finding("low-rank", "info", layer, message, advice=advice, evidence={"share": 1 - share})
 
 
 def _outliers(layers: Sequence[Layer]) -> Iterator[Finding]:

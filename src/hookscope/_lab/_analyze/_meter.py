@@ -36,7 +36,14 @@ class Meter:
 
     def add(self, values: torch.Tensor, axis: int) -> None:
         """Add a tensor whose units are along `axis`."""
-        most = self.units.add(values, axis)
+        self._look(values, axis, self.units.add(values, axis))
+
+    def add_at(self, values: torch.Tensor, axis: int, sizes: tuple[int, int]) -> None:
+        """Add a tensor of float32 without gaps; `sizes` say how often all units come, and how many numbers each has in a row."""
+        self._look(values, axis, self.units.add_at(values.data_ptr(), *sizes))
+
+    def _look(self, values: torch.Tensor, axis: int, most: float) -> None:
+        """What the sums of the units do not tell; `most` is the largest magnitude."""
         self.batches += 1
         if self.reading.bounds is None and self.moment is None and most <= MASSIVE:
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -17,11 +17,13 @@ from ..._taps._leaves import leaves
 from ..._taps._modes import unseen
 from .._batch import Feed, Forward, batches, is_alone, some
 from .._inner import running_eagerly
+from .._turn import Turn
 from .._unchanged import evaluating, unchanged
 from .._unit_axis import CHANNELS_FIRST, CHANNELS_LAST
 from ._activation import bounds, keeps_units, kind
 from ._attending import Attending
 from ._axes import Axes, Stated
+from ._heard import Heard, Known, is_bare, sizes_in_memory
 from ._mask import MaskOf, mask_of
 from ._meter import Meter, Reading
 from ._positions import kept
@@ -55,8 +57,8 @@ class Pass:
         self.blind: dict[str, str] = {}
         self.called: dict[str, int] = {}
         self.batches = 0
-        self.attending = Attending(lambda path: self._chosen(path, "") != frozenset())
-        self._trail, self._axes = Trail(), Axes(options.stated)
+        self._turn, self._trail, self._axes = Turn(), Trail(), Axes(options.stated)
+        self.attending = Attending(lambda path: self._chosen(path, "") != frozenset(), self._turn)
         self._sites: dict[tuple[str, str], tuple[Site, frozenset[int] | None]] = {}
         self._followed: set[Place] = set()  # wanted, or behind a wanted one
         self._places: dict[tuple[str, str, int], tuple[Place, bool]] = {}
@@ -78,36 +80,37 @@ class Pass:
             undo.enter_context(running_eagerly())
             for batch in some(batches(loader)):
                 self._begin(batch)
-                with self.attending.watching() if self.options.attention else nullcontext():
+                with self._turn, self.attending.watching() if self.options.attention else nullcontext():
                     feed.run(batch, alone=alone)
                 self.batches += 1
 
     def _place_hooks(self, named: NamedModule, undo: ExitStack) -> None:
         path, module = named.path, named.module
-        heard = Heard(module, acts=kind(module) != "other", knows_axis=isinstance(module, CHANNELS_FIRST + CHANNELS_LAST))
-        passes_on = keeps_units(module)
+        heard = Heard(path, module, acts=kind(module) != "other", knows_axis=isinstance(module, CHANNELS_FIRST + CHANNELS_LAST))
+        passes_on, attention = keeps_units(module), self.options.attention
 
         def before(_module: nn.Module, args: tuple[Any, ...]) -> None:
-            self.attending.enter(path)
+            if not self._turn.is_on():
+                return
+            if attention:
+                self.attending.enter(path)
             if passes_on:
                 step = self._trail.find(args[0]) if args and isinstance(args[0], torch.Tensor) else None
                 self._taken[path] = None if step is None else step.place
 
         def after(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-            self.attending.leave(path)
-            index = self._calls.get(path, 0)
-            self._calls[path] = self.called[path] = index + 1
+            if not self._turn.is_on():
+                return
             with unseen(), torch._C.DisableTorchFunction():
-                found = leaves(output)
-                if heard.knows_axis:
-                    self._axes.passed(module, found)
-                for leaf, tensor in found:
-                    self._take(*self._place_of(path, leaf, min(index, MOST_CALLS - 1)), heard, tensor)
-                if self.options.attention:
+                if attention:
+                    self.attending.leave(path)
+                self._returned(heard, output)
+                if attention:
                     self.attending.returned(path, module, args, kwargs, output)
             self._taken.pop(path, None)
 
-        undo.callback(module.register_forward_pre_hook(Hook(before)).remove)
+        if passes_on or attention:
+            undo.callback(module.register_forward_pre_hook(Hook(before)).remove)
         undo.callback(module.register_forward_hook(Hook(after), with_kwargs=True).remove)
 
     def _begin(self, batch: Any) -> None:
@@ -116,6 +119,31 @@ class Pass:
         self._axes.clear()
         self._calls.clear()
         self.attending.clear()
+
+    def _returned(self, heard: Heard, output: Any) -> None:
+        index = self._calls.get(heard.path, 0)
+        self._calls[heard.path] = self.called[heard.path] = index + 1
+        found = leaves(output)
+        if heard.knows_axis:
+            self._axes.passed(heard.module, found)
+        for leaf, tensor in found:
+            key = leaf, min(index, MOST_CALLS - 1)
+            known = heard.known.get(key)
+            if known is None or not self._again(known, tensor):
+                heard.known.pop(key, None)
+                self._take(heard, key, tensor)
+
+    def _again(self, known: Known, tensor: torch.Tensor) -> bool:
+        """Add a tensor like the last one of its place, where all that decided about that one is as it was; else it has to be asked anew."""
+        if self._mask is not None or self._taken.get(known.place.path) != known.source or self._axes.last != known.last:
+            return False
+        if not is_bare(tensor) or tensor.shape != known.shape or tensor.stride() != known.stride:
+            return False
+        if self._trail.find(tensor) is not None:
+            return False
+        known.meter.add_at(tensor, known.axis, known.sizes)
+        self._trail.note(tensor, known.place, known.axis)
+        return True
 
     def _site(self, path: str, leaf: str) -> tuple[Site, frozenset[int] | None]:
         """The site, and which calls of it the selection means: None for all."""
@@ -140,7 +168,8 @@ class Pass:
             self._places[path, leaf, index] = known
         return known
 
-    def _take(self, place: Place, wanted: bool, heard: Heard, tensor: torch.Tensor) -> None:
+    def _take(self, heard: Heard, key: tuple[str, int], tensor: torch.Tensor) -> None:
+        place, wanted = self._place_of(heard.path, *key)
         source = self._taken.get(place.path)
         behind = source in self._followed
         if not (wanted or behind) or not tensor.dim():
@@ -155,26 +184,24 @@ class Pass:
         if source is not None and behind:
             self.next[source] = place
         axis = self._axes.of(self._site(place.path, place.leaf)[0], heard.module, values)
-        self._read(Returned(place, heard.module, tensor, axis), values, needed=wanted or heard.acts)
-
-    def _read(self, returned: Returned, values: torch.Tensor, *, needed: bool) -> None:
-        place, tensor, axis = returned.place, returned.tensor, returned.axis
         step = self._trail.find(tensor)
         if step is not None and step.axis == axis and step.place in self.meters and place not in self.meters:
             self.alias[place] = step.place
             return  # the trail leads to the one that was read
-        if needed and values.numel():
-            self._add(returned, values)
+        if (wanted or heard.acts) and values.numel():
+            meter = self._add(place, heard.module, values, axis)
+            if meter is not None and meter.units.takes_addresses and is_bare(tensor) and (found := sizes_in_memory(tensor, axis)):
+                heard.known[key] = Known(tensor.shape, tensor.stride(), self._axes.last, source, place, axis, found, meter)
         self._trail.note(tensor, place, axis)
 
-    def _add(self, returned: Returned, values: torch.Tensor) -> None:
-        place, name = returned.place, returned.place.path + returned.place.leaf
-        values, axis = kept(values, returned.axis, self._mask)
+    def _add(self, place: Place, module: nn.Module, values: torch.Tensor, axis: int) -> Meter | None:
+        name = place.path + place.leaf
+        values, axis = kept(values, axis, self._mask)
         if name in self.blind or not values.numel():
-            return
+            return None
         units, meter = values.shape[axis], self.meters.get(place)
         if meter is None:
-            meter = self.meters[place] = Meter(units, values.device, Reading(bounds(returned.module), self.options.spectrum))
+            meter = self.meters[place] = Meter(units, values.device, Reading(bounds(module), self.options.spectrum))
         known = meter.units.units
         if place in self.alias:
             self.blind[name] = "it returned another layer's tensor in some batches and one of its own in others"
@@ -182,21 +209,5 @@ class Pass:
             self.blind[name] = f"its number of units changes, {known} and then {units}: name their dimension with dim="
         else:
             meter.add(values, axis)
-
-
-@dataclass(frozen=True, slots=True)
-class Heard:
-    """A module, and what is asked of it at each call: whether it is an activation, and whether it says itself where its units are."""
-
-    module: nn.Module
-    acts: bool
-    knows_axis: bool
-
-
-class Returned(NamedTuple):
-    """A tensor that a module has returned, where, and along which dimension its units are."""
-
-    place: Place
-    module: nn.Module
-    tensor: torch.Tensor
-    axis: int
+            return meter
+        return None

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from textwrap import shorten
 from typing import Any
 
 from ._gradients import GradientDifference
@@ -16,7 +17,7 @@ from ._table import table
 FORMAT = 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Comparison:
     """What `diff` found. It is true where both sides agree within tolerance, so that `assert hs.diff(a, b, batch)` reads as it says.
 
@@ -52,6 +53,9 @@ class Comparison:
 
     def __str__(self) -> str:
         return table(self)
+
+    def __repr__(self) -> str:
+        return f"<hookscope diff of {len(self.sites)} sites: {shorten(self.verdict, 160, placeholder=' ...')}>"
 
     def to_json(self, *, indent: int | None = 2) -> str:
         """Everything as strict JSON: format 1, NaN and Inf as text, `map` as a list of pairs."""

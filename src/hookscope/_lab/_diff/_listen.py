@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -50,11 +51,12 @@ class _Order:
     counts: Counter[str] = field(default_factory=Counter)
     entered: int = 0
     left: int = 0
+    thread: int = field(default_factory=threading.get_ident)
 
     @property
     def away(self) -> bool:
-        """Called by the listener itself, or by a backward that computes a checkpointed part again."""
-        return self.ear.deaf or torch._C._current_graph_task_id() >= 0
+        """Called by the listener itself, by another thread, or by a backward that computes a checkpointed part again."""
+        return self.ear.deaf or self.thread != threading.get_ident() or torch._C._current_graph_task_id() >= 0
 
     def enter(self, named: NamedModule, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self.away:

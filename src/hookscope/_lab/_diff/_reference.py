@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -56,13 +57,17 @@ def record_reference(  # noqa: PLR0913  # one argument each for what, where to, 
         raise UsageError(f"{folder} is not empty: give another folder, or remove it first")
     side = Side("model", model, batch, loss_fn, alone)
     paths = {site.module for site in sites(side.inner, full) if site.kind not in PARAM_KINDS}
-    randomness = Randomness.now()
-    store = Store(folder / "tensors", budget=budget)
-    state = store.put(randomness.cpu)
-    book = record(side, store, randomness, wanted=paths.__contains__)
-    facts = {**book.facts, "random_state": state.as_json(), "tensors_not_kept": store.dropped}
-    document = {"format": FORMAT, **replace(book, facts=facts).as_json()}
-    replace_file(folder / "reference.json", json.dumps(document, allow_nan=False).encode())
+    randomness, new = Randomness.now(), not folder.exists()
+    try:
+        store = Store(folder / "tensors", budget=budget)
+        state = store.put(randomness.cpu)
+        book = record(side, store, randomness, wanted=paths.__contains__)
+        facts = {**book.facts, "random_state": state.as_json(), "tensors_not_kept": store.dropped}
+        document = {"format": FORMAT, **replace(book, facts=facts).as_json()}
+        replace_file(folder / "reference.json", json.dumps(document, allow_nan=False).encode())
+    except BaseException:
+        shutil.rmtree(folder if new else folder / "tensors", ignore_errors=True)  # half a reference would be in the way of the next try
+        raise
     return folder
 
 

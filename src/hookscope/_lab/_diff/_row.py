@@ -10,7 +10,7 @@ from ._measure import Distance
 Status = Literal["equal", "rounding", "inherited", "added", "unknown"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class SiteDifference:
     """How far the outputs of a module of `a` and of its partner in `b` are apart, and whose doing that is.
 
@@ -38,6 +38,12 @@ class SiteDifference:
     note: str = ""
     shift: str = ""
     likely: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        far = self.added or self.total
+        size = "" if far is None else f", relative {far.relative:.1e}, limit {self.limit:.1e}"
+        likely = f", likely {self.likely[0]!r}" if self.likely else ""
+        return f"<{self.name} ({self.module_class}): {self.status}{size}{likely}>"
 
     @property
     def name(self) -> str:

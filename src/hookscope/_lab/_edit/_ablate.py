@@ -10,7 +10,7 @@ from torch import nn
 from ..._core._errors import UsageError
 from .._batch import batches
 from ._ablation import Ablation, Effect, ranked
-from ._edit import edit
+from ._edit import Edit
 from ._observing import Counting
 from ._op import Op
 from ._plain_ops import zero
@@ -61,7 +61,7 @@ def ablate(  # noqa: PLR0913  # a sweep is a model, data, a metric, and what to 
     given = batches(loader)
     given = list(given) if iter(given) is given else given  # an iterator is its own
     counting = Counting()
-    with observed(model, {alone: counting for _, alone in chosen}):
+    with observed(runs, {alone: counting for _, alone in chosen}):
         baseline = _measured(runs, metric, given)
     if not counting.units:
         raise UsageError(f"nothing that {select!r} matches ran: choose modules that are called, and call the model in the metric")
@@ -77,7 +77,7 @@ def ablate(  # noqa: PLR0913  # a sweep is a model, data, a metric, and what to 
     with progress("ablating", len(work)) as done:
         for site, alone, unit in work:
             narrowed = (op or zero()) if unit is None else (op or zero()).at(units=unit)
-            with edit(model, {alone: narrowed}):
+            with Edit(model, {alone: narrowed}, turn=runs.turn):
                 value = _measured(runs, metric, given)
             rows.append(Effect(site.name, unit, value, value - baseline))
             done()
@@ -85,8 +85,12 @@ def ablate(  # noqa: PLR0913  # a sweep is a model, data, a metric, and what to 
 
 
 def _measured(runs: Runs, metric: Metric, loader: Iterable[Any]) -> float:
+    def meant(batch: Any) -> Any:
+        with runs.turn:  # what the loader runs itself is not
+            return metric(runs.model, batch)
+
     with runs.fresh():
-        return mean_of((metric(runs.model, batch) for batch in loader), "loader")
+        return mean_of(map(meant, loader), "loader")
 
 
 def _units(units: Literal["each"] | Picked | None, count: int, site: str) -> list[int] | list[None]:

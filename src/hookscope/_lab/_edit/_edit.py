@@ -16,6 +16,7 @@ from torch import nn
 from ..._core._errors import AttachError, HookscopeWarning
 from ..._core._site import Kind
 from ..._taps._inventory import NamedModule, modules, parameters
+from .._turn import Turn
 from ._editor import Editor, Guard, Spot
 from ._hook import after_forward, before_forward
 from ._layout import layout_of
@@ -39,7 +40,7 @@ class Edit:
     tensor([1.])
     """
 
-    def __init__(self, model: nn.Module, edits: Mapping[Any, Op | Iterable[Op]]) -> None:
+    def __init__(self, model: nn.Module, edits: Mapping[Any, Op | Iterable[Op]], *, turn: Turn | None = None) -> None:
         if not isinstance(model, nn.Module):
             raise AttachError(f"model is a {type(model).__name__}, not a torch.nn.Module")
         self.model = model
@@ -48,7 +49,7 @@ class Edit:
         with ExitStack() as undo:
             undo.callback(compiled_again := run_uncompiled())
             weakref.finalize(self, compiled_again)  # an edit may go with its model, never closed
-            _attach(model, self._targets, self._editor, undo)
+            _attach(model, self._targets, self._editor, undo, turn)
             self._undo = undo.pop_all()
         self.closed = False
 
@@ -129,7 +130,7 @@ def edit(model: nn.Module, edits: Mapping[Any, Op | Iterable[Op]]) -> Edit:
     return Edit(model, edits)
 
 
-def _attach(model: nn.Module, targets: list[Target], editor: Editor, undo: ExitStack) -> None:
+def _attach(model: nn.Module, targets: list[Target], editor: Editor, undo: ExitStack, turn: Turn | None) -> None:
     by_module: dict[str, dict[Kind, Target]] = {}
     for target in targets:
         if target.site.kind != "param_grad":
@@ -137,15 +138,15 @@ def _attach(model: nn.Module, targets: list[Target], editor: Editor, undo: ExitS
     named = {one.path: one for one in modules(model)}
     timed = {path for path, kinds in by_module.items() if any(target.timed for target in kinds.values())}
     for entry in sorted({way for path in timed for way in _ways_to(named[path])} & named.keys()):
-        _count_forwards(named[entry].module, editor, undo, root=not entry)
+        _count_forwards(named[entry].module, editor, undo, root=not entry, turn=turn)
     for path, kinds in by_module.items():
         module = named[path].module
         around = [named[way].module for way in reversed(_ancestors(path)) if way in named]
         spot = Spot(layout_of(module, around), kinds.get("input"), kinds.get("output"), kinds.get("output_grad"))
         if spot.input is not None:
-            undo.callback(before_forward(module, partial(editor.before, spot)))
+            undo.callback(before_forward(module, _within(turn, partial(editor.before, spot))))
         if spot.output is not None or spot.gradient is not None:
-            undo.callback(after_forward(module, partial(editor.after, spot)))
+            undo.callback(after_forward(module, _within(turn, partial(editor.after, spot))))
     _attach_to_parameters(model, [target for target in targets if target.site.kind == "param_grad"], editor, undo)
 
 
@@ -157,10 +158,15 @@ def _attach_to_parameters(model: nn.Module, targets: list[Target], editor: Edito
             undo.callback(tensor.register_hook(partial(editor.parameter_gradient, target, itertools.count())).remove)  # type: ignore[no-untyped-call]
 
 
-def _count_forwards(module: nn.Module, editor: Editor, undo: ExitStack, *, root: bool) -> None:
+def _count_forwards(module: nn.Module, editor: Editor, undo: ExitStack, *, root: bool, turn: Turn | None) -> None:
     moments = editor.moments
-    undo.callback(before_forward(module, _silently(partial(moments.enter, root=root))))
-    undo.callback(after_forward(module, _silently(moments.leave), always=True))
+    undo.callback(before_forward(module, _within(turn, _silently(partial(moments.enter, root=root)))))
+    undo.callback(after_forward(module, _within(turn, _silently(moments.leave)), always=True))
+
+
+def _within(turn: Turn | None, action: Callable[..., Any]) -> Callable[..., Any]:
+    """The action, in forwards that are meant alone, if any are."""
+    return action if turn is None else lambda *args: action(*args) if turn.is_on() else None
 
 
 def _silently(action: Callable[[], None]) -> Callable[..., None]:

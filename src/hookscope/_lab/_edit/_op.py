@@ -85,6 +85,11 @@ def applied(op: Op, value: torch.Tensor, place: Place) -> torch.Tensor | None:
     if not isinstance(new, torch.Tensor) or new.shape != value.shape:
         what = f"shape {tuple(new.shape)}" if isinstance(new, torch.Tensor) else f"a {type(new).__name__}"
         raise UsageError(f"{op!r} made {what} of {place.site.name}: give back a tensor of its shape, {tuple(value.shape)}")
+    if new.is_floating_point() and not (value.is_floating_point() or value.is_complex()) and not bool((new == new.round()).all()):
+        raise UsageError(
+            f"{op!r} made fractions of {place.site.name}, which holds {str(value.dtype).removeprefix('torch.')} and would lose them: "
+            "edit it where it is of floating-point numbers, or round it yourself with hs.replace(...)"
+        )
     new = new.to(value.device, value.dtype)
     if chosen is None and (new.requires_grad or not value.requires_grad or not torch.is_grad_enabled()):
         return new

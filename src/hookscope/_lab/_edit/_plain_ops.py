@@ -11,6 +11,8 @@ from ._op import Op
 from ._operand import Number, fitted, tensor_of
 from ._place import Place
 
+LARGE = 2.0**50
+
 
 @dataclass(frozen=True, repr=False)
 class Zero(Op):
@@ -59,10 +61,19 @@ class ClipNorm(Op):
 
     def edited(self, value: torch.Tensor, place: Place) -> torch.Tensor:
         part = value if place.mask is None else torch.where(place.mask, value, torch.zeros_like(value))
-        wide = torch.float32 if value.dtype in (torch.float16, torch.bfloat16) else None
-        norm = torch.linalg.vector_norm(part, dtype=wide)
-        factor: torch.Tensor = self.max_norm / norm.clamp(min=self.max_norm)
-        return value * factor.to(value.dtype)  # so that a norm of zero has a gradient, too
+        part = part.float() if value.dtype in (torch.float16, torch.bfloat16) else part
+        unit = _power_below(part)
+        norm = torch.linalg.vector_norm(part / unit)
+        bound = self.max_norm / unit
+        factor: torch.Tensor = self.max_norm / torch.maximum(norm, bound)  # so that a norm of zero has a gradient, too
+        return value / unit.to(value.dtype) * factor.to(value.dtype)
+
+
+def _power_below(values: torch.Tensor) -> torch.Tensor:
+    """1, or where values are so large that their squares may overflow, a power of two of their size: to divide by it costs no digit."""
+    largest = values.detach().abs().amax() if values.numel() else values.new_zeros(()).abs()
+    one = torch.ones_like(largest)
+    return torch.where(largest.isfinite() & (largest > LARGE), torch.ldexp(one, torch.frexp(largest).exponent - 1), one)
 
 
 @dataclass(frozen=True, repr=False)

@@ -14,17 +14,18 @@ from ..._core._select import Selection, select, select_sites
 from ..._core._site import Site
 from ..._origin._forward import Buffers, Randomness
 from ..._taps._inventory import candidates
-from ._edit import edit
+from .._turn import Turn
+from ._edit import Edit
 from ._op import Op
 
 
 class Runs:
-    """`fresh` wraps one run over the data; after it, too, everything is as it was at first."""
+    """`fresh` wraps one run over the data; after it, too, everything is as it was at first. Edits act within `turn` alone."""
 
     def __init__(self, model: nn.Module) -> None:
         if not isinstance(model, nn.Module):
             raise AttachError(f"model is a {type(model).__name__}, not a torch.nn.Module")
-        self.model = model
+        self.model, self.turn = model, Turn()
         self._randomness, self._buffers = Randomness.now(), Buffers(model)
         self._buffers.take()
 
@@ -47,9 +48,9 @@ def sites_of(model: nn.Module, selection: Any) -> list[tuple[Site, Selection]]:
 
 
 @contextmanager
-def observed(model: nn.Module, edits: Mapping[Any, Op]) -> Iterator[None]:
+def observed(runs: Runs, edits: Mapping[Any, Op]) -> Iterator[None]:
     """Edits that only look: those that never acted are not complained of."""
-    looking = edit(model, edits)
+    looking = Edit(runs.model, edits, turn=runs.turn)
     try:
         yield
     finally:

@@ -10,7 +10,7 @@ from torch import nn
 
 from ..._core._errors import UsageError
 from .._batch import Feed
-from ._edit import edit
+from ._edit import Edit
 from ._observing import Keeping
 from ._patch_trace import PatchTrace
 from ._progress import progress
@@ -58,7 +58,7 @@ def trace_patch(  # noqa: PLR0913  # two inputs, and where the one is put into t
     runs = Runs(model)
     chosen = sites_of(model, select)
     keeping = Keeping()
-    with observed(model, {alone: keeping for _, alone in chosen}):
+    with observed(runs, {alone: keeping for _, alone in chosen}):
         best = _measured(runs, metric, clean)
     worst = _measured(runs, metric, corrupt)
     if not np.isfinite(best - worst) or best == worst:
@@ -73,7 +73,7 @@ def trace_patch(  # noqa: PLR0913  # two inputs, and where the one is put into t
             whole = patch(keeping.by_call(name))
             for j, position in enumerate(columns):
                 if position is None or position < keeping.positions[name]:
-                    with edit(model, {alone: whole if position is None else whole.at(positions=position)}):
+                    with Edit(model, {alone: whole if position is None else whole.at(positions=position)}, turn=runs.turn):
                         effect[i, j] = (_measured(runs, metric, corrupt) - worst) / (best - worst) + 0.0  # no -0.0
                 done()
     return PatchTrace(effect, tuple(name for name, _ in ran), tuple(columns), best, worst)
@@ -81,7 +81,9 @@ def trace_patch(  # noqa: PLR0913  # two inputs, and where the one is put into t
 
 def _measured(runs: Runs, metric: Callable[[Any], Any], given: Any) -> float:
     with runs.fresh():
-        return mean_of([metric(Feed(runs.model).run(given))], "the input")
+        with runs.turn:
+            output = Feed(runs.model).run(given)
+        return mean_of([metric(output)], "the input")
 
 
 def _columns(positions: Where, found: dict[str, int]) -> Sequence[int | None]:

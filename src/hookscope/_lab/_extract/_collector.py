@@ -55,15 +55,17 @@ class Collector:
         calls = self._calls[site]
         return (calls == EVERY_CALL or call in calls) and self.options.call in ("all", call)
 
-    def take(self, place: Place, tensor: torch.Tensor) -> None:
-        """Keep the value that `tensor` has now."""
+    def take(self, place: Place, tensor: torch.Tensor, *, adds: bool = False) -> None:
+        """Keep the value that `tensor` has now; where it `adds`, on top of what another backward through the same call has brought."""
         if not self.wants(place.site, place.call):
             return
         if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
             raise UsageError(f"{place.site.name!r} is inside torch.func (vmap, grad): its tensors mean nothing outside; extract around it")
         with unseen(), torch._C.DisableTorchFunction():  # what runs here is ours, and for no mode of the user's
             value = kept(self._pooled(place, tensor if self.options.grad else tensor.detach()), tensor, self.options)
-        key = Key(place.site, place.call)
+            key = Key(place.site, place.call)
+            if adds and key in self.found:
+                value = self.found[key] + value
         self.found[key] = value
         if self.options.clone is False:
             self.versions[key] = version(value)

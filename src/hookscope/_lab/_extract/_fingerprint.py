@@ -85,11 +85,12 @@ def model_digest(model: nn.Module) -> str:
             digest.update(f"{clean(model, name)} {tensor.dtype}".encode())
             if not is_lazy(tensor):
                 digest.update(str(tuple(tensor.shape)).encode())
-                digest.update(_content(tensor.detach()))
+                digest.update(content(tensor.detach()))
     return digest.hexdigest()
 
 
-def _content(tensor: torch.Tensor) -> bytes:
+def content(tensor: torch.Tensor) -> bytes:
+    """The sum of all its bits, and some of them."""
     own = tensor.to_local() if hasattr(tensor, "to_local") else tensor  # of a DTensor, this rank's part
     try:
         flat = own.contiguous().reshape(-1)

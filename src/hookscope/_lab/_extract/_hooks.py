@@ -135,7 +135,7 @@ class Hooks:
 
     def _arrived(self, place: Place, grad: torch.Tensor) -> None:
         if self._thread is not None:
-            self._collector.take(place, grad)
+            self._collector.take(place, grad, adds=True)
 
     def _gathered(self, site: Site, owner: nn.Module, parameter: torch.Tensor) -> None:
         call = self._accumulated.get(site.path, 0)

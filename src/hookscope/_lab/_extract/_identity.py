@@ -11,6 +11,7 @@ from torch import nn
 
 from ..._core._select import Selectable, describe
 from ..._core._term import Predicate
+from ._behaviour import attributes, edits_on
 from ._fingerprint import model_digest
 from ._options import Options
 from ._pool import Pool
@@ -23,6 +24,8 @@ def identity(model: nn.Module, select: Selectable, options: Options, store: Stor
     """By the names a person knows them by, as JSON holds them."""
     return {
         "model": f"{type(model).__name__} {model_digest(model)}",
+        "attributes": attributes(model),
+        "edits": edits_on(model),
         "mode": _mode(model),
         "autocast": _autocast(),
         "selection": describe(select),

@@ -11,7 +11,7 @@ import re
 from torch import nn
 
 from ..._core._errors import UsageError
-from .._unit_axis import CHANNELS_FIRST
+from .._unit_axis import CHANNELS_FIRST, is_unbatched
 
 _LAST = (nn.Linear, nn.Bilinear, nn.LayerNorm, nn.RMSNorm, nn.Embedding)
 _OVER_SEQUENCES = (nn.modules.conv.Conv1d, nn.ConvTranspose1d, nn.BatchNorm1d, nn.InstanceNorm1d, nn.MaxPool1d, nn.AvgPool1d)
@@ -30,6 +30,8 @@ def checked_layout(layout: str) -> str:
 
 def layout_of(module: nn.Module, dims: int) -> str | None:
     """The layout of what `module` returns, where it has `dims` dimensions; None where nobody has said."""
+    if isinstance(module, CHANNELS_FIRST) and is_unbatched(module, dims):
+        raise UsageError(f"a {type(module).__name__} gave a tensor of {dims} dimensions, a sample without a batch: give a batch of one")
     if dims < 3:
         return "NC"[:dims]
     declared = getattr(module, "output_fmt", None)

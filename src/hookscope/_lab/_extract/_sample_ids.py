@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sized
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import DistributedSampler
+from torch.utils.data import DistributedSampler, RandomSampler, SequentialSampler
 
 from ..._core._errors import UsageError
 from ..._features._batch import Ids
@@ -19,7 +21,7 @@ class SampleIds:
     """Asked batch by batch, in the order of the loader."""
 
     def __init__(self, store: Store, loader: Any, world_size: int) -> None:
-        self._asked, self._places = store.ids, places(loader)
+        self._asked, self._places, self._loader = store.ids, places(loader), loader
         own = callable(self._asked) or isinstance(self._asked, str)
         if world_size > 1 and self._places is None and not own:
             raise UsageError(
@@ -28,10 +30,20 @@ class SampleIds:
             )
         self._keeps_places = world_size > 1
         self._taken = 0
+        if self._asked is not None and not own:
+            _check_list(self._asked, loader)
 
     def skip(self, samples: int) -> None:
         """Pass over so many."""
         self._taken += samples
+
+    def end(self) -> None:
+        """The loader has given all. Raises `UsageError` where a list has ids for more samples than came."""
+        given = self._asked
+        if given is None or callable(given) or isinstance(given, str) or self._keeps_places or self._places is not None:
+            return
+        if self._taken < len(given) and not getattr(self._loader, "drop_last", False):
+            raise UsageError(f"there are {len(given)} ids, and the loader gave {self._taken} samples: give one for each")
 
     def of(self, batch: Any, samples: int) -> tuple[Ids, Array | None]:
         """The ids of the next batch, and the places in the dataset where they are told."""
@@ -59,6 +71,16 @@ class SampleIds:
         if index.size and index.max() >= len(asked):
             raise UsageError(f"there are {len(asked)} ids, and the loader gives a sample {int(index.max())}: give one for each")
         return [asked[i] for i in index]
+
+
+def _check_list(ids: Any, loader: Any) -> None:
+    """What can be known to be wrong before anything has run."""
+    dataset, sampler = getattr(loader, "dataset", None), getattr(loader, "sampler", None)
+    if isinstance(dataset, Sized) and isinstance(sampler, SequentialSampler | RandomSampler) and len(ids) != len(dataset):
+        raise UsageError(f"there are {len(ids)} ids, and the dataset has {len(dataset)} samples: give one for each")
+    if len(set(ids)) < len(ids):
+        twice = next(name for name, count in Counter(ids).items() if count > 1)
+        raise UsageError(f"ids name {twice!r} more than once: give each sample an id of its own")
 
 
 def places(loader: Any) -> Array | None:

@@ -73,6 +73,7 @@ class Stream:
                 advance()
         if count + 1 < stored:
             raise self._other(f"it gave {count + 1} batches, and {stored} are stored")
+        self._ids.end()
         self._writer.finish()
 
     def compare(self, batches: Iterable[Any]) -> None:
