@@ -1,4 +1,5 @@
-"""What each tool says of the same small faults: torch's anomaly mode, `DebugUnderflowOverflow` of transformers, and hookscope.
+"""What each tool says of the same small faults: torch's anomaly mode, `DebugUnderflowOverflow` of transformers, nansense, msprobe where
+they are installed, and hookscope.
 
 Every program trains a small net, and goes bad at its third step. A tool names the line if the file and line of the fault stand in what it
 says, the module if its path does, the step if it says in which one. Nothing is measured in seconds. Prints a table in Markdown.
@@ -10,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import io
+import subprocess
 import sys
 import traceback
 import warnings
@@ -17,6 +19,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
+from _naming_peers import installed
 from torch import nn
 
 import hookscope as hs
@@ -59,7 +62,7 @@ class Odd(nn.Module):
 
     def forward(self, h: torch.Tensor) -> torch.Tensor:
         """As `kind` says."""
-        if not self.on:
+        if h.numel() * self.on == 0:  # a tool that traces the model would keep a plain flag as it is at first
             return h
         if self.kind == "log":
             h = h + torch.log(h * 0 - 1)  # fault: log
@@ -108,24 +111,29 @@ LINES = inspect.getsource(sys.modules[__name__]).splitlines()
 
 
 def train(fault: Fault, around: Callable[[nn.Module, torch.optim.Optimizer], contextlib.AbstractContextManager[object]]) -> None:
-    """Six steps, the tool around them."""
+    """Six steps, the tool around them, and around each if it asks for that."""
     torch.manual_seed(0)
     model = Net(fault.kind)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    with around(model, optimizer):
+    with around(model, optimizer) as each:
         for step in range(6):
-            model.odd.on = step == AT
-            if fault.kind == "written" and step == AT:
-                with torch.no_grad():
-                    model.last.weight[0, 0] = NAN  # fault: written
-            if fault.kind == "rate" and step == AT:
-                optimizer.param_groups[0]["lr"] = NAN  # fault: rate
-            loss = model(torch.randn(5, 6)).square().mean()
-            if fault.kind == "loss" and step == AT:
-                loss = loss * 0 / (loss * 0)  # fault: loss
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+            with each() if callable(each) else contextlib.nullcontext():
+                _step(fault, model, optimizer, step)
+
+
+def _step(fault: Fault, model: Net, optimizer: torch.optim.Optimizer, step: int) -> None:
+    model.odd.on = step == AT
+    if fault.kind == "written" and step == AT:
+        with torch.no_grad():
+            model.last.weight[0, 0] = NAN  # fault: written
+    if fault.kind == "rate" and step == AT:
+        optimizer.param_groups[0]["lr"] = NAN  # fault: rate
+    loss = model(torch.randn(5, 6)).square().mean()
+    if fault.kind == "loss" and step == AT:
+        loss = loss * 0 / (loss * 0)  # fault: loss
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
 
 
 @contextlib.contextmanager
@@ -154,7 +162,7 @@ def hookscope(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[No
         print(finding.headline, f"module {finding.module}", f'File "{__file__}", line {source["line"]}' if source else "", sep="\n")
 
 
-TOOLS = {"anomaly mode": anomaly, "DebugUnderflowOverflow": underflow_overflow, "hookscope": hookscope}
+TOOLS = {"anomaly mode": anomaly, "DebugUnderflowOverflow": underflow_overflow, **installed(), "hookscope": hookscope}
 
 
 def said(fault: Fault, tool: Callable[..., contextlib.AbstractContextManager[object]]) -> str:
@@ -167,7 +175,8 @@ def said(fault: Fault, tool: Callable[..., contextlib.AbstractContextManager[obj
             train(fault, tool)
         except Exception as error:  # noqa: BLE001  # it is how they tell
             print("".join(traceback.format_exception_only(error)))
-    lines = [line for line in out.getvalue().splitlines() if "Anomaly Detection has been enabled" not in line]
+    noise = ("Anomaly Detection has been enabled", "[INFO]", "Full backward hook is firing")
+    lines = [line for line in out.getvalue().splitlines() if not any(words in line for words in noise)]
     return "\n".join(lines)
 
 
@@ -182,11 +191,20 @@ def mark(fault: Fault, text: str) -> str:
     return ", ".join(found) or "that something is bad"
 
 
+def alone(fault: Fault, tool: str) -> str:
+    """What it said in a process of its own: some tools change torch for good."""
+    command = [sys.executable, __file__, "--one", str(FAULTS.index(fault)), tool]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout  # this very file
+
+
 def main() -> None:
     """The table."""
+    if "--one" in sys.argv:
+        print(said(FAULTS[int(sys.argv[-2])], TOOLS[sys.argv[-1]]))
+        return
     print("| fault | " + " | ".join(TOOLS) + " |\n|" + "---|" * (len(TOOLS) + 1))
     for fault in FAULTS:
-        texts = {name: said(fault, tool) for name, tool in TOOLS.items()}
+        texts = {name: alone(fault, name) for name in TOOLS}
         print(f"| {fault.text} | " + " | ".join(mark(fault, text) for text in texts.values()) + " |", flush=True)
         if "--says" in sys.argv:
             print(*(f"--- {name}\n{text[-900:]}" for name, text in texts.items()), sep="\n")

@@ -47,11 +47,13 @@ def main(what: str, *, early: bool) -> dict[str, Any]:
                 run_model = torch.compile(model, backend=backend)
             if step == (0 if early else 2) and what == "block":
                 model[0].compile(backend=backend)
-            model[1].below.fill_(2.0 if step == 6 and what in ("inside", "block") else 0.0)
+            if step == (0 if early else 2) and what.startswith("in place"):
+                model.compile(backend=backend, fullgraph=True)
+            model[1].below.fill_(2.0 if step == 6 and what in ("inside", "block", "in place") else 0.0)
             sgd.zero_grad()
             y = run_model(torch.ones(5, 4))
             depths.append(torch._C._len_torch_function_stack())
-            factor = float("nan") if step == 6 and what in ("model", "loss") else 1.0
+            factor = float("nan") if step == 6 and what in ("model", "loss", "in place, loss") else 1.0
             (run_loss(y) * factor).backward()
             sgd.step()
     found = [(finding.rule, finding.op, finding.module, finding.first_step) for finding in hs.diagnose(w.run)]

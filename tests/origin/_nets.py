@@ -80,7 +80,7 @@ BACKWARD = [
     Fault("nan", "pow", "backward", lambda x: x + (x * 0).pow(0.5), ".pow("),
     Fault("nan", "acos", "backward", lambda x: x + torch.acos(x * 0 + 1), "acos("),
     Fault("nan", "log", "backward", lambda x: torch.where(x > 1e9, (x * 0).log(), x), ".log("),
-    Fault("inf", "div", "backward", lambda x: x + x / 1e-39 * 1e-39, "/ 1e-39"),
+    Fault("inf", "sqrt", "backward", lambda x: x + (x - x.detach()).sqrt(), ".sqrt("),
 ]
 JUMPS = [
     Fault("jump", "mul", "forward", lambda x: x * 1e4, "* 1e4"),

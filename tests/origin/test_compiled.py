@@ -61,3 +61,16 @@ def test_a_model_that_is_compiled_while_the_tape_is_on_is_compiled_once_more_at_
     assert told["compiled"] <= 2
     assert told["off"] == []
     assert told["found"][0] == ["nonfinite-loss", "mul", None, 6]
+
+
+def test_inside_a_model_compiled_in_place_the_operation_is_named_by_running_it_eagerly() -> None:
+    for when in ("early", "late"):
+        told = ran("in place", when)
+        assert (told["compiled"], told["off"], told["notes"]) == (1, [], ["replayed eagerly"])
+        assert told["found"][0] == ["nonfinite-forward", "log", "1", 6]
+
+
+def test_a_loss_outside_a_model_compiled_in_place_is_named_as_ever() -> None:
+    told = ran("in place, loss", "early")
+    assert (told["compiled"], told["off"]) == (1, [])
+    assert told["found"][0] == ["nonfinite-loss", "mul", None, 6]

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 from .._core._errors import RunExistsError, UsageError
 from .._core._outcome import process_outcome
+from .._core._stderr import heard
 from ._after_import import after_import
 from ._chance import begin_from, take_down
 from ._script import leave_as_interrupted, run_module, run_script
@@ -81,7 +82,7 @@ def _aloud(part: Callable[[], None]) -> None:
     try:
         part()
     except Exception as error:  # noqa: BLE001  # whatever it is
-        if sys.stderr is not None:
+        if heard():
             print(f"hookscope: not watched to its end: {type(error).__name__}: {error}", file=sys.stderr)
 
 
@@ -154,7 +155,7 @@ class _Watching:
             self.writer.close(process_outcome())
         else:
             self.discovery.close()
-        if not self.args.quiet and sys.stderr is not None and self.writer.meta.rank == 0:
+        if not self.args.quiet and heard() and self.writer.meta.rank == 0:
             self._report()
 
     def _report(self) -> None:

@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from .._taps._modes import unseen
 from ._alone import WouldSpeakError, alone
+from ._constants import Constants
 from ._facts import badness
 from ._region import Call, Held, Made, Region, writes
 from ._tracer import Place, Tracer
@@ -37,7 +38,7 @@ def play(
     """
     try:
         with alone():
-            return _played(region, losses, Tracer({}, batch, jumps=leap is not None), backward=backward, leap=leap)
+            return _played(region, losses, Tracer({}, batch, jumps=None if leap is None else Constants()), backward=backward, leap=leap)
     except WouldSpeakError:
         return None
 

@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_map
 
 from .._taps._leaves import leaves
 from ._alone import alone
+from ._constants import Constants
 from ._facts import badness
 from ._forward import Buffers, Forward, Randomness, fingerprint
 from ._gradients import gradients_of
@@ -41,7 +42,7 @@ def replay(forwards: Sequence[Forward], buffers: Buffers, names: dict[int, str],
     with _all_put_back(forwards, buffers):
         for forward in forwards:
             notes += _changed(forward, buffers)
-            tracer = Tracer(names, _batch(forward), jumps=leap is not None)
+            tracer = Tracer(names, _batch(forward), jumps=None if leap is None else Constants(forward.module.buffers()))
             try:
                 verdicts = _once(forward, tracer, scratch, notes)
                 if leap is not None:

@@ -15,6 +15,7 @@ from torch.nn.modules import module as torch_module
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
+from ._constants import Constants, storage_of
 from ._facts import FINE, Badness, bad_samples, badness, harmful, largest, operand
 from ._verdict import Operand
 
@@ -53,6 +54,8 @@ class Step:
     operands: tuple[Operand, ...] = ()
     samples: tuple[int, ...] = ()
     growth: float = 1.0  # of the largest magnitude
+    harm: bool = False  # the result is worse than -inf in masked places
+    harmed: bool = False  # something that went in was
 
 
 @dataclass(slots=True)
@@ -65,13 +68,15 @@ class Trace:
 
     def maker(self, tensor: torch.Tensor) -> int | None:
         """The step that has made this tensor bad."""
-        return self.holding.get(_storage(tensor)) if tensor.layout == torch.strided else None
+        return self.holding.get(storage_of(tensor)) if tensor.layout == torch.strided else None
 
 
 class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it unannotated
-    """Active as a context manager; `place` may be set to say where the operations that follow come from."""
+    """Active as a context manager; `place` may be set to say where the operations that follow come from. `jumps`: what has become far
+    larger or smaller is a step of interest, too, against what went in, these constants apart.
+    """
 
-    def __init__(self, names: dict[int, str], batch: int | None = None, *, jumps: bool = False) -> None:
+    def __init__(self, names: dict[int, str], batch: int | None = None, *, jumps: Constants | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.trace = Trace()
         self.place: Place | None = None
@@ -111,7 +116,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leave
             inputs = [t for t in inputs if t is not args[0]]
         given = [badness(t) for t in inputs]
         parents = [maker for t, bad in zip(inputs, given, strict=True) if bad and (maker := self.trace.maker(t)) is not None]
-        size = max((largest(t) for t in inputs), default=0.0) if self._jumps else 0.0
+        size = max((largest(t) for t in self._jumps.varying(inputs)), default=0.0) if self._jumps is not None else 0.0
+        harmed = any(harmful(t) for t, bad in zip(inputs, given, strict=True) if bad)
         writes = _writes(func)
         facts = _operands(inputs) if writes else None  # it may write over them
         out = func(*args, **(kwargs or {}))
@@ -124,16 +130,20 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leave
             if whole or not 1 / JUMP <= growth <= JUMP:
                 facts = facts or _operands(inputs)
                 samples = next((found for t in results if (found := bad_samples(t, self._batch))), ())
-                self.trace.steps.append(Step(op, name, place, _any(given), whole, tuple(dict.fromkeys(parents)), facts, samples, growth))
+                step = Step(op, name, place, _any(given), whole, tuple(dict.fromkeys(parents)), facts, samples, growth)
+                step.harm, step.harmed = any(map(harmful, results)), harmed
+                self.trace.steps.append(step)
             self._hold(results, made)
+            if self._jumps is not None:
+                self._jumps.made(results, inputs)
         return out
 
     def _hold(self, results: list[torch.Tensor], made: list[Badness]) -> None:
         for tensor, bad in zip(results, made, strict=True):
             if bad:
-                self.trace.holding[_storage(tensor)] = len(self.trace.steps) - 1
+                self.trace.holding[storage_of(tensor)] = len(self.trace.steps) - 1
             else:
-                self.trace.holding.pop(_storage(tensor), None)
+                self.trace.holding.pop(storage_of(tensor), None)
 
     def _where(self, node: Any) -> tuple[Place, str | None]:
         if node is None or self._stack:
@@ -212,10 +222,6 @@ def _tensors(value: Any) -> list[torch.Tensor]:
 
 def _floats(tensor: torch.Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
-
-
-def _storage(tensor: torch.Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)
 
 
 def _any(found: list[Badness]) -> Badness:

@@ -97,6 +97,8 @@ def _from(trace: Trace, start: int) -> Verdict | None:
     if not on_purpose and not first.given:
         return verdict_of(first)
     turned = next((trace.steps[i] for i in reversed(path) if trace.steps[i].made.nan and not trace.steps[i].given.nan), None)
+    if turned is None and trace.steps[start].harm:  # a loss that has picked a masked place is Inf, not NaN
+        turned = next((trace.steps[i] for i in reversed(path) if trace.steps[i].harm and not trace.steps[i].harmed), None)
     if turned is not None and (turned is not first or first.given):
         return verdict_of(turned, because=f"{first.op} had put an infinity there" if on_purpose else "an infinity came in from outside")
     return verdict_of(first) if on_purpose and first.made.nan else None

@@ -6,6 +6,8 @@ import contextlib
 import os
 from pathlib import Path
 
+from ._descriptor import open_apart
+
 
 def replace_file(path: Path, data: bytes, *, durable: bool = False) -> None:
     """Write a file so that a reader, at any moment and after any death of this process, sees the old content or the new.
@@ -14,7 +16,7 @@ def replace_file(path: Path, data: bytes, *, durable: bool = False) -> None:
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("wb") as file:
+        with os.fdopen(open_apart(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
             file.write(data)
             file.flush()
             if durable:

@@ -54,9 +54,10 @@ def write_incident(folder: Path, incident: Incident, frames: Sequence[Frame], pa
     return incident
 
 
-def amend_incident(incident: Incident, frames: Sequence[Frame]) -> None:
-    """Write the facts and the frames of an incident anew: more has been found at the same step."""
-    replace_file(incident.path / FRAMES, _stream(frames))
+def amend_incident(incident: Incident, frames: Sequence[Frame] | None = None) -> None:
+    """Write the facts of an incident anew, and the frames if given: more has been found that belongs to it."""
+    if frames is not None:
+        replace_file(incident.path / FRAMES, _stream(frames))
     replace_file(incident.path / FACTS, _json(incident).encode())
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ._atomic import append_whole
+from ._descriptor import open_apart
 from ._sink import Event
 
 
@@ -25,7 +26,7 @@ class Journal:
     """events.jsonl, open for appending."""
 
     def __init__(self, path: Path) -> None:
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+        self._file = open_apart(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         size = os.fstat(self._file).st_size
         if size and os.pread(self._file, 1, size - 1) != b"\n":
             append_whole(self._file, b"\n", size)  # an earlier process died within a line: leave it broken, but alone

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from ._atomic import append_whole
 from ._columns import SCHEMA
+from ._descriptor import open_apart
 
 SEGMENT_BYTES = 64 * 2**20
 SEGMENT_BATCHES = 128
@@ -28,7 +29,7 @@ class Segment:
         older = segment_paths(folder)
         number = int(older[-1].stem) + 1 if older else 1
         self.path = folder / f"{number:06d}.arrows"
-        self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666)
+        self._file = open_apart(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND)
         self.size = self.batches = self.rows = 0
 
     @property

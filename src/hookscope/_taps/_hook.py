@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from types import CodeType
 from typing import Any
 
 import torch
@@ -33,3 +34,17 @@ class Hook:
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, str]]:
         return getattr, (contextlib.nullcontext(), "__exit__")
+
+
+def _leave_as_it_is(code: CodeType) -> None:
+    """Around a module compiled in place, by `module.compile()`, torch calls that module's hooks outside the graph and would compile each by
+    itself, into one that does nothing. Told so, the compiler runs this code and what it calls; inlined in a graph it is traced as ever.
+    """
+    with contextlib.suppress(ImportError, AttributeError):  # not in every torch; then such a module is as blind as one inside a graph
+        from torch._C._dynamo import eval_frame
+
+        skip = eval_frame._FrameAction.SKIP
+        eval_frame.set_code_exec_strategy(code, eval_frame._FrameExecStrategy(skip, skip))
+
+
+_leave_as_it_is(Hook.__call__.__code__)

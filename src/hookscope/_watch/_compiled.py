@@ -59,8 +59,7 @@ class Compiled:
         known, inside = {id(module): module for module in entries}, self.models()
         for module, wrapper in _compiled():
             inner = _unwrapped(module)
-            unhooked = id(inner) in known and getattr(inner, "_compiled_call_impl", None) is not None  # by `model.compile()`
-            self.others = self.others or unhooked or (id(inner) not in inside and id(module) not in inside)
+            self.others = self.others or (id(inner) not in inside and id(module) not in inside)
             if wrapper is not None and id(inner) in known and wrapper not in entries:
                 self.placing.watch_around(wrapper, inner)
 

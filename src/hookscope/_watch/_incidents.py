@@ -23,6 +23,8 @@ from ._flight import Flight
 from ._locating import Locator
 from ._settings import Settings
 
+ECHO = 1  # steps after an incident in which what is found is what came of it: bad weights after a bad gradient, a loss after a leap
+
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
@@ -48,6 +50,7 @@ class Incidents:
         locator.holding.weights = self.on and settings.incidents == "full"
         self.keep = self.flight.keep
         self._latest: Incident | None = None
+        self._until = -1  # the last step at which something was found that belongs to the latest one
         self._optimizers: dict[int, weakref.ref[torch.optim.Optimizer]] = {}
 
     def meet(self, optimizer: torch.optim.Optimizer) -> None:
@@ -62,9 +65,10 @@ class Incidents:
             return
         frames = self.flight.frames(open_frame)
         latest = self._latest
-        if latest is not None and latest.step == step:
-            self._latest = replace(latest, findings=(*latest.findings, *errors), origins=self._origins(step))
-            amend_incident(self._latest, frames)
+        if latest is not None and step <= self._until + ECHO:
+            self._latest = replace(latest, findings=(*latest.findings, *errors), origins=self._origins(latest.step, step))
+            amend_incident(self._latest, frames if latest.step == step else None)
+            self._until = step
         else:
             self._write("finding", step, errors[0].headline, frames=frames, findings=errors)
 
@@ -97,7 +101,7 @@ class Incidents:
         )
         written = write_incident(self.around.folder, incident, frames, self._parts(evidence))
         if written is not None:
-            self._latest = written
+            self._latest, self._until = written, step
             self.around.event("incident", path=f"{self.around.folder.name}/{written.path.name}", reason=reason, missing=written.missing)
 
     def _parts(self, evidence: Evidence) -> list[Part]:
@@ -113,5 +117,5 @@ class Incidents:
         """Whether the weights are still those that the forward used."""
         return "before the update" if evidence.forwards and self.locator.holding.unchanged(evidence) else "after the update"
 
-    def _origins(self, step: int) -> tuple[dict[str, Any], ...]:
-        return tuple(origin for origin in self.origins if origin.get("step") == step)
+    def _origins(self, *steps: int) -> tuple[dict[str, Any], ...]:
+        return tuple(origin for origin in self.origins if origin.get("step") in steps)

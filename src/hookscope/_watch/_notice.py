@@ -10,6 +10,8 @@ from types import FrameType
 
 import torch
 
+from .._core._stderr import heard
+
 _OURS = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(os.path.dirname(__file__)) + os.sep)
 log = logging.getLogger("hookscope")
 
@@ -24,6 +26,8 @@ def outside() -> FrameType:
 
 def warn(message: str, category: type[Warning]) -> None:
     """Give a warning that names the user's line; under `-W error` it goes to the log instead."""
+    if not heard():
+        return
     frame = outside()
     try:
         warnings.warn_explicit(message, category, frame.f_code.co_filename, frame.f_lineno)
