@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,13 +12,28 @@ from numpy.typing import NDArray
 from .._core._stats import COLUMNS, EMPTY, WIDTH
 from ._columns import Mask
 from ._numbering import Batch
+from ._routine import MERGED, Routine
 from ._scan import Columns
 from ._shares import ITS_OWN, Shares
 from ._spread import Bounds
 
 Stat = NDArray[np.float64]
-_MERGED: tuple[np.ufunc, ...] = (*[np.add] * 6, np.minimum, np.maximum)
 _ODD = np.uint64(0x9E3779B97F4A7C15)
+
+
+@dataclass(slots=True)
+class _Plan:
+    """What to do with the rows of a batch, told by row; `routine` once all parts in it were met."""
+
+    batch: Batch
+    table: int
+    at: slice | NDArray[np.intp]
+    elements: Stat
+    part: NDArray[np.int32]
+    filled: Mask
+    alone: Mask
+    weight: Stat | None
+    routine: Routine | None = None
 
 
 class Adding:
@@ -33,27 +49,70 @@ class Adding:
         self._low: Bounds | None = None
         self._high: Bounds | None = None
         self._groups = {rank: number for number, members in enumerate(shares.groups) for rank in members}
-        self._prints: dict[tuple[int, int, int], list[NDArray[np.uint64]]] = {}
+        self._plans: dict[tuple[int, int], _Plan] = {}
+        self._prints: dict[tuple[int, int], list[NDArray[np.uint64]]] = {}
         self.copies = np.zeros(0, np.int64)  # by cell, ranks that have what is held in common
         self.bad = np.zeros(0, bool)  # by cell, whether any rank has a NaN or Inf there, counted or not
 
     def add(self, batch: Batch, columns: Columns, rank: int, cells: int) -> None:
         """The rows of one batch; `cells` have been named so far."""
         self._reach(batch, cells)
-        shares, site = self._shares, batch.key[1]
-        row = shares.place(rank)
-        part = np.where(columns["count"] < shares.elements[row, site], ITS_OWN, shares.parts[row, site])
-        own, held = np.flatnonzero(part == ITS_OWN), np.flatnonzero(part != ITS_OWN)
-        first = self._once(batch, held, part[held], row)
+        plan = self._plan(batch, rank)
+        if columns["nan"].any() or columns["inf"].any():
+            self.bad[batch.cells[(columns["nan"] > 0) | (columns["inf"] > 0)]] = True
+        if plan.routine is None or rank in self._groups or not plan.routine.add(columns):
+            self._add(plan, columns, rank)
+
+    def _add(self, plan: _Plan, columns: Columns, rank: int) -> None:
+        batch, part = plan.batch, plan.part
+        if (short := columns["count"] < plan.elements).any():
+            part = np.where(short, ITS_OWN, part)
+        held = part != ITS_OWN
+        counted = ~held
         if rank in self._groups:
-            own = own[~self._echoes(batch, columns, own, self._groups[rank])]
-        which = np.sort(np.concatenate([own, held[first]]))
-        self._pour(batch, columns, which, shares.weights[row, site[which]])
-        copies = held[~first]
-        _count(self.copies, batch.cells[held], distinct=batch.distinct)
-        if len(copies):
-            self._compare(batch.cells[copies], columns, copies)
-        self._note_bad(batch.cells, columns)
+            counted &= ~self._echoes(batch, columns, counted, self._groups[rank])
+        counted[np.flatnonzero(held)[self._once(batch, held, part, plan.filled)]] = True
+        self._pour(plan, columns, counted)
+        self._copied(plan, columns, held, held & ~counted)
+        if plan.routine is None and part is plan.part and plan.weight is None:
+            # Another rank with the same table brings nothing but copies of what is held in common.
+            plan.routine = Routine(plan.elements, ~held, held & plan.alone, columns)
+
+    def _plan(self, batch: Batch, rank: int) -> _Plan:
+        """What the tables say of the rows of a batch, the same for all ranks with one table."""
+        row = self._shares.place(rank)
+        known = self._plans.get(batch.like)
+        if known is None or known.batch is not batch or known.table != self._shares.kind_of_table[row]:
+            if known is not None:
+                self._settle(known)
+            site, shares = batch.key[1], self._shares
+            weight = shares.weights[row, site]
+            known = _Plan(
+                batch=batch,
+                table=int(shares.kind_of_table[row]),
+                at=batch.at,
+                elements=shares.elements[row, site],
+                part=shares.parts[row, site],
+                filled=shares.filled[row, site],
+                alone=shares.alone[site],
+                weight=weight if (weight != 1.0).any() else None,
+            )
+            self._plans[batch.like] = known
+        return known
+
+    def _settle(self, plan: _Plan) -> None:
+        """Add what its routine has gathered."""
+        if plan.routine is not None:
+            cells = plan.batch.cells
+            for stats, merge, gathered in zip(self._stats, MERGED, plan.routine.sums, strict=True):
+                merge.at(stats, cells[plan.routine.own], gathered)
+            np.add.at(self.copies, cells[plan.part != ITS_OWN], plan.routine.ranks)
+            plan.routine = None
+
+    def settle(self) -> None:
+        """All batches were given."""
+        for plan in self._plans.values():
+            self._settle(plan)
 
     def merged(self) -> NDArray[np.float64]:
         """[cell, stat], of all parts that were met."""
@@ -71,63 +130,67 @@ class Adding:
             return merged, merged
         return np.fmin(self._low, merged), np.fmax(self._high, merged)
 
-    def _once(self, batch: Batch, held: NDArray[np.intp], part: NDArray[np.int32], row: int) -> Mask:
-        """Which of these rows are the first of their part in their cell."""
+    def _once(self, batch: Batch, held: Mask, part: NDArray[np.int32], filled: Mask) -> Mask:
+        """Of the held rows, which are the first of their part in their cell."""
         cells = batch.cells[held]
-        bits = self._first_bit[cells] + part
+        bits = self._first_bit[cells] + part[held]
         first: Mask = ~self._met[bits]
         if not batch.distinct:
             alone = np.zeros(len(bits), bool)
             alone[np.unique(bits, return_index=True)[1]] = True
             first &= alone
         self._met[bits] = True
-        filled = first & self._shares.filled[row, batch.key[1][held]]
-        _count(self._filled, cells[filled], distinct=batch.distinct)
+        _count(self._filled, cells[first & filled[held]], distinct=batch.distinct)
         return first
 
-    def _pour(self, batch: Batch, columns: Columns, which: NDArray[np.intp], weight: Stat) -> None:
-        cells = batch.cells[which]
-        heavy = bool((weight != 1.0).any())
-        for i, (name, merge) in enumerate(zip(COLUMNS, _MERGED, strict=True)):
-            values = columns[name][which].astype(np.float64, copy=False)
-            if heavy and i < 6:
-                values = values * weight
-            if batch.distinct:
-                self._stats[i][cells] = merge(self._stats[i][cells], values)
+    def _pour(self, plan: _Plan, columns: Columns, counted: Mask) -> None:
+        all_of_it = bool(counted.all())
+        for i, (name, merge) in enumerate(zip(COLUMNS, MERGED, strict=True)):
+            values = columns[name]
+            if i < 4 and not values.any():
+                continue
+            if plan.weight is not None and i < 6:
+                values = values * plan.weight
+            if isinstance(plan.at, slice):
+                target = self._stats[i][plan.at]
+                merge(target, values, out=target, **({} if all_of_it else {"where": counted}))
             else:
-                merge.at(self._stats[i], cells, values)
+                merge.at(self._stats[i], plan.at[counted], values[counted])
 
-    def _compare(self, cells: NDArray[np.intp], columns: Columns, copies: NDArray[np.intp]) -> None:
-        """Remember how far copies are from those of the lowest rank; parts of a tensor are no copies of one another."""
-        alone = self._shares.alone[self._site[cells]]
-        cells, copies = cells[alone], copies[alone]
-        unlike = np.zeros(len(cells), bool)
-        for i, name in enumerate(COLUMNS):
-            unlike |= self._stats[i][cells] != columns[name][copies]
-        if not unlike.any():
+    def _copied(self, plan: _Plan, columns: Columns, held: Mask, copies: Mask) -> None:
+        """Count who has what is held in common, and remember how far copies are from those of the lowest rank; parts of a tensor are no
+        copies of one another.
+        """
+        _count(self.copies, plan.batch.cells[held], distinct=plan.batch.distinct)
+        copies = copies & plan.alone
+        unlike = np.zeros(len(copies), bool)
+        for i, name in enumerate(COLUMNS if copies.any() else ()):
+            unlike |= self._stats[i][plan.at] != columns[name]
+        if not (unlike := unlike & copies).any():
             return
         if self._low is None or self._high is None or len(self._low) < len(self._site):
             self._low, self._high = (_longer(bounds, len(self._site)) for bounds in (self._low, self._high))
-        cells, copies = cells[unlike], copies[unlike]
-        theirs = np.stack([columns[name][copies] for name in COLUMNS], axis=1).astype(np.float64)
+        cells = plan.batch.cells[unlike]
+        theirs = np.stack([columns[name][unlike] for name in COLUMNS], axis=1).astype(np.float64)
         self._low[cells] = np.fmin(self._low[cells], theirs)
         self._high[cells] = np.fmax(self._high[cells], theirs)
 
-    def _note_bad(self, cells: NDArray[np.intp], columns: Columns) -> None:
-        if columns["nan"].any() or columns["inf"].any():
-            self.bad[cells[(columns["nan"] > 0) | (columns["inf"] > 0)]] = True
-
-    def _echoes(self, batch: Batch, columns: Columns, own: NDArray[np.intp], group: int) -> Mask:
-        """Rows that repeat to the bit what a lower rank of the same group has; told by 64 bits made of a row's 512."""
+    def _echoes(self, batch: Batch, columns: Columns, own: Mask, group: int) -> Mask:
+        """Of a rank's own rows those that repeat to the bit what a lower rank of its group has; told by 64 bits made of a row's 512."""
         prints = batch.cells[own].astype(np.uint64) * _ODD
         for name in COLUMNS:
             bits = np.ascontiguousarray(columns[name][own]).astype(np.float64).view(np.uint64)
             prints = (prints ^ bits) * _ODD
             prints ^= prints >> np.uint64(29)
-        seen = self._prints.setdefault((group, int(batch.steps[0]), int(batch.steps[-1])), [])
-        echo: Mask = np.isin(prints, np.concatenate(seen)) if seen else np.zeros(len(own), bool)
-        seen.append(prints[~echo])
-        return echo
+        echo, step_at = np.zeros(len(prints), bool), batch.step_at[own]
+        for number, step in enumerate(batch.steps.tolist()):
+            here = np.flatnonzero(step_at == number)
+            seen = self._prints.setdefault((group, step), [])
+            echo[here] = np.isin(prints[here], np.concatenate(seen)) if seen else False
+            seen.append(prints[here][~echo[here]])
+        echoes = np.zeros(len(own), bool)
+        echoes[np.flatnonzero(own)[echo]] = True
+        return echoes
 
     def _reach(self, batch: Batch, cells: int) -> None:
         """Make room for the cells that this batch has named."""

@@ -65,6 +65,7 @@ class Digesting:
         self._keeps = np.zeros(shares.size, bool)
         self._keeps[[s.id for s in shares.sites if s.kind in _KEPT_KINDS]] = True
         self._kept: list[Rows] = []
+        self._kept_rows = 0
         self._presence: dict[int, NDArray[np.int64]] = {}
         self._index: Index = {}
         self._squares: dict[int, list[tuple[Steps, NDArray[np.float64]]]] = {}
@@ -85,18 +86,20 @@ class Digesting:
         self._index[extent].append(batch.steps)
         self._adding.add(batch, columns, rank, self._numbering.cells)
         self._presence[rank] = self._presence.get(rank, 0) + batch.sites
-        own = np.where(self._own[batch.key[1]], columns["sumsq"], 0.0)
-        sums = np.bincount(batch.step_at, own, minlength=len(batch.steps)).astype(np.float64)
+        own = np.flatnonzero(self._own[batch.key[1]])
+        sums = np.bincount(batch.step_at[own], columns["sumsq"][own], minlength=len(batch.steps)).astype(np.float64)
         self._squares.setdefault(rank, []).append((batch.steps, sums))
         self._keep(batch, columns, rank)
 
     def _keep(self, batch: Batch, columns: Columns, rank: int) -> None:
         if self._keeps.any():
             self._kept.append(rows_at(columns, np.flatnonzero(self._keeps[batch.key[1]]), rank))
-            if sum(map(len, self._kept)) > KEPT_ROWS:
+            self._kept_rows += len(self._kept[-1])
+            if self._kept_rows > KEPT_ROWS:
                 self._kept, self._keeps = [], np.zeros_like(self._keeps)
 
     def _digest(self) -> Digest:
+        self._adding.settle()
         places = self._numbering.places()
         order = np.lexsort((places.seq, places.micro, places.step))
         low, high = self._adding.bounds()

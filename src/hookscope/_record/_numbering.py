@@ -18,12 +18,20 @@ _MICROS = _CALLS = 1024  # more than a watch keeps apart
 class Batch:
     """What says where the rows of a batch belong. Ranks that do the same have equal ones, which are then one object."""
 
+    like: tuple[int, int]  # first step and rows: what equal batches have in common
     key: tuple[NDArray[np.int64], ...]
     cells: NDArray[np.intp]
     distinct: bool  # whether each of its cells is named once
     steps: NDArray[np.int64]
     step_at: NDArray[np.intp]
     sites: NDArray[np.int64]  # how many rows of each site
+
+    @property
+    def at(self) -> slice | NDArray[np.intp]:
+        """The cells, as a slice where they lie one after the other: that is much faster to read and write."""
+        cells = self.cells
+        together = self.distinct and len(cells) == cells[-1] - cells[0] + 1 and bool((cells[1:] > cells[:-1]).all())
+        return slice(int(cells[0]), int(cells[-1]) + 1) if together else cells
 
 
 class Numbering:
@@ -46,7 +54,7 @@ class Numbering:
             return known
         cells = self._numbered(columns, rank)
         steps, step_at = np.unique(key[0], return_inverse=True)
-        found = Batch(key, cells, len(np.unique(cells)) == len(cells), steps, step_at, np.bincount(key[1], minlength=self._sites))
+        found = Batch(like, key, cells, len(np.unique(cells)) == len(cells), steps, step_at, np.bincount(key[1], minlength=self._sites))
         self._latest[like] = found
         return found
 

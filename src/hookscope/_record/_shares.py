@@ -189,6 +189,14 @@ class Shares:
                     weights[rows, site.id] = (site.held / (site.sampled or site.held)) / (site.numel / all_of_it.sampled)
         return weights
 
+    @cached_property
+    def kind_of_table(self) -> NDArray[np.intp]:
+        """By place, a number that ranks with one table have in common."""
+        kinds = np.zeros(len(self.tables), np.intp)
+        for number, (rows, _) in enumerate(self._distinct):
+            kinds[rows] = number
+        return kinds
+
     def place(self, rank: int) -> int:
         """The place of a rank among the tables."""
         return int(self._row[rank])

@@ -95,6 +95,8 @@ class Stored:
         if self._digest is not None:
             return self.counted.take(np.flatnonzero(self.counted.site == site.id))
         names = (*_ALWAYS, *_MADE_OF.get(quantity, COLUMNS[3:]))
+        if self._shares.groups:  # ranks of which the same is told by all of what they say
+            names = ALL
         return self._shares.counted(self._of(site.id, self.extents, [name for name in ALL if name in names]))
 
     def rows(self, first: int | None, last: int | None) -> Rows:
