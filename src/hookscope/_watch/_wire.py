@@ -17,7 +17,7 @@ from torch import distributed
 from .._core._errors import AttachError, UsageError
 
 OPENING_S = 60.0  # for all ranks to come to their watch
-PATIENCE_S = 2.0  # for a message of ranks that have all but sent it
+PATIENCE_S = 5.0  # for a message of ranks that have all but sent it
 _PAUSE_S = 0.0005
 _numbers = itertools.count()
 
