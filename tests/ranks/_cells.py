@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -22,20 +24,27 @@ PLAN = {
 }
 
 
-def spread(how: str, model: nn.Module) -> nn.Module:
+Change = Callable[[nn.Module], Any]
+
+
+def spread(how: str, model: nn.Module, within: Change = lambda model: None) -> nn.Module:
+    """The model over the ranks; `within` is what else is done to it, after tensor parallelism and before what averages gradients."""
     world = dist.get_world_size()
-    if how == "ddp":
-        return nn.parallel.DistributedDataParallel(model)
-    if how == "fsdp":
-        mesh = init_device_mesh("cpu", (world,), mesh_dim_names=("dp",))
-    elif how == "hsdp":
+    if how == "hsdp":
         mesh = init_device_mesh("cpu", (2, world // 2), mesh_dim_names=("copies", "dp"))
-    elif how == "tp":
-        return parallelize_module(model, init_device_mesh("cpu", (world,), mesh_dim_names=("tp",)), PLAN)
-    else:
+    elif how == "2d":
         both = init_device_mesh("cpu", (2, world // 2), mesh_dim_names=("dp", "tp"))
         parallelize_module(model, both["tp"], PLAN)
         mesh = both["dp"]
+    elif how in ("fsdp", "tp"):
+        mesh = init_device_mesh("cpu", (world,), mesh_dim_names=("dp" if how == "fsdp" else "tp",))
+    if how == "tp":
+        parallelize_module(model, mesh, PLAN)
+    within(model)
+    if how == "ddp":
+        return nn.parallel.DistributedDataParallel(model)
+    if how in ("alone", "tp"):
+        return model
     for block in (model.first, model.second):
         fully_shard(block, mesh=mesh)
     return fully_shard(model, mesh=mesh)
@@ -44,14 +53,14 @@ def spread(how: str, model: nn.Module) -> nn.Module:
 def samples(how: str, x: torch.Tensor) -> torch.Tensor:
     """The part of the batch that this rank works on."""
     world, rank = dist.get_world_size(), dist.get_rank()
-    if how == "tp":
+    if how in ("alone", "tp"):
         return x
     return x.chunk(2)[rank // 2] if how == "2d" else x.chunk(world)[rank]
 
 
-def train(how: str, what: str, to: Path | None) -> list[torch.Tensor]:
+def train(how: str, what: str, to: Path | None, *, within: Change = lambda model: None) -> list[torch.Tensor]:
     """The parameters at the end, this rank's part of each."""
-    model = spread(how, net(recompute=what == "checkpoint"))
+    model = spread(how, net(recompute=what == "checkpoint"), within)
     optimizer = torch.optim.SGD(model.parameters(), RATE)
     watching = contextlib.nullcontext() if to is None else hs.watch(model, optimizer, to=to, updates="full")
     with watching:

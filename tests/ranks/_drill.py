@@ -22,7 +22,7 @@ from torch import nn
 import hookscope as hs
 
 STEPS = 6
-ENDS = ("kill", "raise")  # after which the ranks no longer speak to each other
+ENDS = ("kill", "raise", "reduce kill", "reduce raise")  # after which the ranks no longer speak to each other
 
 
 def batch(step: int, rank: int) -> torch.Tensor:
@@ -31,6 +31,7 @@ def batch(step: int, rank: int) -> torch.Tensor:
 
 def happens(what: str, step: int, x: torch.Tensor) -> torch.Tensor:
     """What the drill does to rank 1, in step 3."""
+    what = what.removeprefix("reduce ")
     if dist.get_rank() != 1 or step != 3:
         return x
     if what == "kill":
@@ -54,6 +55,9 @@ def happens(what: str, step: int, x: torch.Tensor) -> torch.Tensor:
 def options(what: str) -> dict[str, Any]:
     if what == "sampling":
         return {"every": 1 + dist.get_rank()}
+    if what.startswith("reduce"):
+        what = what.partition(" ")[2]
+        return {**options(what), "reduce": "step"}
     if what == "unwatched" and dist.get_rank() == 1:
         return {"select": "**:output"}
     return {"every": 1} if what != "schedule" else {}
@@ -103,7 +107,10 @@ class Normed(nn.Module):
 
 
 def main(to: str, *drills: str) -> None:
-    """Each drill, `how:what`, without a watch and then with one; one that ends the process only with, unless `to` is "bare"."""
+    """Each drill, `how:what`, without a watch and then with one, `how:reduce what` with one that speaks to other ranks.
+
+    One that ends the process is done only with a watch, unless `to` is "bare".
+    """
     dist.init_process_group("gloo", timeout=timedelta(seconds=40))
     told = {}
     for drill in drills:

@@ -18,8 +18,11 @@ pytestmark = pytest.mark.slow  # two processes, each of which loads torch
 ALL = os.environ.get("HOOKSCOPE_RANK_DRILLS")
 HOWS = ("ddp", "fsdp", "tp", "syncbn")
 WHATS = ("slow", "nan", "leap", "huge", "disk", "sampling", "unwatched", "schedule", "nan checkpoint", "leap checkpoint")
-GOES_ON = [f"{how}:{what}" for how in HOWS for what in WHATS] if ALL else ["fsdp:nan", "syncbn:nan", "fsdp:disk", "tp:sampling"]
-ENDS = [f"{how}:{what}" for how in HOWS for what in ("kill", "raise")] if ALL else ["ddp:kill"]
+SPEAKING = [f"{how}:reduce {what}" for how in ("ddp", "fsdp") for what in WHATS[:8]]
+EVERY = [f"{how}:{what}" for how in HOWS for what in WHATS] + SPEAKING
+GOES_ON = EVERY if ALL else ["fsdp:nan", "syncbn:nan", "fsdp:disk", "tp:sampling", "ddp:reduce sampling", "fsdp:reduce nan"]
+ENDING = ("kill", "raise", "reduce kill", "reduce raise")
+ENDS = [f"{how}:{what}" for how in HOWS for what in ENDING if how != "tp" or " " not in what] if ALL else ["ddp:kill", "ddp:reduce kill"]
 
 
 def told(rank: Ended) -> dict[str, Any]:
@@ -43,7 +46,7 @@ def test_training_ends_as_without_a_watch(going_on: tuple[Path, list[dict[str, A
         assert watched == bare
         assert bare["error"] is None
     run = hs.Run(to / drill.replace(":", "-"))
-    what = drill.partition(":")[2]
+    what = drill.partition(":")[2].removeprefix("reduce ")
     assert run.rank(0).steps.tolist() == [0, 1, 2, 3, 4, 5]
     if what not in ("disk", "sampling"):
         assert run.rank(1).steps.tolist() == [0, 1, 2, 3, 4, 5]

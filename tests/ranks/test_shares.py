@@ -7,15 +7,23 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import hookscope as hs
 from hookscope._core._frame import Frame
 from hookscope._core._site import Site
-from hookscope._record import Meta, RunWriter
+from hookscope._record import Meta, RunWriter, _source
 from hookscope._record._shares import parts_in_all
 from hookscope._watch._pace import Pace, interval
+
+
+@pytest.fixture(autouse=True, params=["whole", "by column"])
+def reading(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run is read into memory, or as one that is too large for it."""
+    if request.param == "by column":
+        monkeypatch.setattr(_source, "LARGE", 0)
+
 
 WEIGHT = Site(0, "fc.weight", "param", module="fc", shape=(4, 2), numel=8)
 
@@ -35,6 +43,7 @@ def write(to: Path, rank: int, world: int, table: list[Site], steps: dict[int, l
     writer.close("finished")
 
 
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None)
 @given(st.integers(1, 9), st.integers(1, 5), st.integers(1, 3), st.randoms())
 def test_parts_merge_to_the_whole_on_any_mesh(rows: int, cuts: int, copies: int, random: object) -> None:
     import tempfile

@@ -112,7 +112,7 @@ _ORDER = ("param", "input", "output", "loss", "output_grad", "param_grad", "scal
 def _first(run: Run, step: int, names: set[str]) -> str:
     """The one of these sites that comes first in the step: weights before they are used, the update last; within a kind as it ran."""
     sites = {site.id: site for site in run.sites if site.name in names}
-    order = {i: place for place, i in reversed(list(enumerate(run.rows(step, step).site.tolist())))}
+    order = {i: place for place, i in reversed(list(enumerate(run.table.overview(step, step).site.tolist())))}
     return min(sites.values(), key=lambda site: (_ORDER.index(site.kind), order.get(site.id, len(order)))).name
 
 

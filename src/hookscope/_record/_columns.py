@@ -16,6 +16,7 @@ from .._core._stats import Rows as StatRows
 from ._arrays import numbers
 
 Mask = NDArray[np.bool_]
+Column = NDArray[Any]
 PLACES = ("micro", "site", "call", "seq")
 COUNTS = COLUMNS[:4]
 SCHEMA = pa.schema(
@@ -114,12 +115,16 @@ def distinct_steps(steps: NDArray[np.int64]) -> NDArray[np.int64]:
     return ordered[np.append(True, ordered[1:] != ordered[:-1])] if len(ordered) else ordered
 
 
-def _numpy(table: pa.Table, name: str, *, fill: float) -> NDArray[Any]:
-    """A column as numpy, with nulls filled. Arrow's own `fill_null` would import pyarrow.compute, a third of the time to open a run."""
+def _numpy(table: pa.Table, name: str, *, fill: float) -> Column:
     column: Any = table.column(name).chunk(0)
+    return column_of(column, fill=fill)
+
+
+def column_of(column: Any, *, fill: float) -> Column:
+    """A column as numpy, with nulls filled. Arrow's own `fill_null` would import pyarrow.compute, a third of the time to open a run."""
     validity, data = column.buffers()
     dtype = column.type.to_pandas_dtype()
-    values: NDArray[Any] = np.frombuffer(data, dtype, count=len(column), offset=column.offset * np.dtype(dtype).itemsize)
+    values: Column = np.frombuffer(data, dtype, count=len(column), offset=column.offset * np.dtype(dtype).itemsize)
     if column.null_count == 0:
         return values
     bits = np.unpackbits(np.frombuffer(validity, np.uint8), bitorder="little")[column.offset : column.offset + len(column)]

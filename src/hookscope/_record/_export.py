@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -63,11 +64,15 @@ def to_polars(table: pa.Table) -> pl.DataFrame:
     return frame
 
 
-def to_parquet(table: pa.Table, path: str | os.PathLike[str]) -> None:
-    """One Parquet file, compressed with zstd."""
+def to_parquet(tables: Iterable[pa.Table], path: str | os.PathLike[str]) -> None:
+    """One Parquet file, compressed with zstd, of tables one after the other."""
     import pyarrow.parquet as parquet  # here, because it would double the time to open a run
 
-    parquet.write_table(table, os.fspath(path), compression="zstd")
+    with contextlib.ExitStack() as closing:
+        writer = None
+        for table in tables:
+            writer = writer or closing.enter_context(parquet.ParquetWriter(os.fspath(path), table.schema, compression="zstd"))
+            writer.write_table(table)
 
 
 def _need(package: str) -> Any:

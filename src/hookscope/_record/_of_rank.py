@@ -29,6 +29,8 @@ class RankSource:
         """This rank's part of the run as it stands now."""
         found = self._source.poll()
         parts = tuple(part for part in found.parts if len(part) and int(part.rank[0]) == self.rank)
+        if found.stored is not None:
+            parts = (found.stored.of_rank(self.rank),)
         sites = found.sites if found.shares is None else found.shares.tables.get(self.rank, ())
         events = tuple(event for event in found.events if event.get("rank", 0) == self.rank)
         return Snapshot(replace(found.meta, rank=self.rank), tuple(sorted(map(_here, sites), key=lambda s: s.id)), events, parts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -41,12 +42,14 @@ def _of_rank(site: Site, shares: Shares | None, rank: int) -> Site:
 
 def uneven_steps(rows: Rows, steps: Steps) -> Steps:
     """Steps that a rank has left out between its first and its last."""
-    ranks = np.unique(rows.rank)
-    if len(ranks) < 2:
-        return steps[:0]
+    return gaps(steps, [rows.step[rows.rank == rank] for rank in np.unique(rows.rank).tolist()])
+
+
+def gaps(steps: Steps, taken: Sequence[Steps]) -> Steps:
+    """The same, from the steps that each rank has taken."""
     left_out = np.zeros(len(steps), bool)
-    for rank in ranks.tolist():
-        has = np.isin(steps, rows.step[rows.rank == rank])
+    for own in taken if len(taken) > 1 else ():
+        has = np.isin(steps, own)
         first, last = np.flatnonzero(has)[[0, -1]]
         left_out[first : last + 1] |= ~has[first : last + 1]
     return steps[left_out]

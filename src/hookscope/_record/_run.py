@@ -14,10 +14,11 @@ from .._core._errors import UsageError
 from .._core._site import PARAM_KINDS, Kind, Site
 from ._columns import Rows, distinct_steps
 from ._export import to_arrow, to_pandas, to_parquet, to_polars
+from ._held import Held, Table
 from ._incident import Incident, incident_paths, read_incident
 from ._meta import Meta
 from ._of_rank import RankSource
-from ._per_rank import PerRank, uneven_steps, values_per_rank
+from ._per_rank import PerRank, values_per_rank
 from ._ratio import UPDATE_RATIO, update_and_parameter
 from ._series import Matrix, Series, Steps, Values, cell_values, matrix_values, merge_cells, ratio
 from ._sink import Event
@@ -68,21 +69,19 @@ class Run:
 
     def _open(self, source: Source) -> None:
         self._source = source
-        self._rows_recorded = -1
+        self._extent = -1
         self.refresh()
 
     def refresh(self) -> bool:
         """Read what was added since; True if there are new rows."""
         snapshot = self._source.poll()
-        rows = sum(len(part) for part in snapshot.parts)
-        changed, self._rows_recorded = rows != self._rows_recorded, rows
+        stored = snapshot.stored
+        extent = sum(len(part) for part in snapshot.parts) if stored is None else sum(one.bytes for one in stored.extents)
+        changed, self._extent = extent != self._extent, extent
         self._snapshot = snapshot
         self._sites = Sites(plain_names(snapshot.sites))
         if changed:
-            self._recorded = Rows.joined(snapshot.parts)
-            self._ordered: Rows | None = None
-            self._counted: Rows | None = None
-            self._steps: Steps = distinct_steps(self._recorded.step)
+            self._table: Table = stored or Held(snapshot.parts, snapshot.shares)
         return changed
 
     def follow(self, poll: float = 0.2, timeout: float | None = None) -> Iterator[int]:
@@ -94,7 +93,7 @@ class Run:
         while True:
             ended = self.meta.status != "running" or self.meta.process_is_gone
             self.refresh()
-            for step in self._steps[self._steps > last].tolist():
+            for step in self.steps[self.steps > last].tolist():
                 last, since = step, time.monotonic()
                 yield step
             if ended or (timeout is not None and time.monotonic() - since >= timeout):
@@ -119,12 +118,12 @@ class Run:
     @property
     def steps(self) -> Steps:
         """The recorded steps, sorted."""
-        return self._steps
+        return self._table.steps
 
     @property
     def ranks(self) -> tuple[int, ...]:
         """The ranks that have recorded anything."""
-        return tuple(sorted({int(part.rank[0]) for part in self._snapshot.parts if len(part)}))
+        return self._table.ranks
 
     def rank(self, rank: int) -> Run:
         """What one rank has recorded, as a run: `run.rank(1)["fc:output"]`. Of a parameter in parts it has its own part."""
@@ -135,14 +134,15 @@ class Run:
     def per_rank(self, key: str | Site, quantity: str | None = None) -> PerRank:
         """One number a step and rank: `values[i, j]` is that of `ranks[j]` at `steps[i]`, NaN where it has none."""
         site, call = self._sites.one(key)
-        rows, shares = self._recorded, self._snapshot.shares
-        mask = (rows.site == site.id) & ((rows.call == call) if call is not None else True)
-        return values_per_rank(rows.take(np.flatnonzero(mask)), site, shares, quantity or default_quantity(site))
+        rows = self._table.rows_of(site, None, None)
+        if call is not None:
+            rows = rows.take(np.flatnonzero(rows.call == call))
+        return values_per_rank(rows, site, self._snapshot.shares, quantity or default_quantity(site))
 
     @property
     def uneven_steps(self) -> Steps:
         """Steps that some rank has left out, between its first and its last: merged, they speak of the other ranks alone."""
-        return uneven_steps(self._recorded, self._steps)
+        return self._table.uneven
 
     @property
     def events(self) -> list[Event]:
@@ -157,7 +157,8 @@ class Run:
     @property
     def unread_bytes(self) -> int:
         """Bytes that form no whole batch: torn by a kill, or being written at this moment."""
-        return self._snapshot.unread
+        stored = self._snapshot.stored
+        return self._snapshot.unread if stored is None else stored.unread
 
     def __getitem__(self, key: str | Site | tuple[str | Site, str]) -> Series:
         name, quantity = key if isinstance(key, tuple) else (key, None)
@@ -180,25 +181,23 @@ class Run:
         With `update_ratio`, any site of a parameter stands for the parameter.
         """
         if quantity != UPDATE_RATIO:
-            return Matrix(self._steps, tuple(sites), self._values(sites, quantity))
+            return Matrix(self.steps, tuple(sites), self._values(sites, quantity))
         pairs = [update_and_parameter(self._sites, site) for site in sites]
         values = ratio(self._values([u for u, _ in pairs], "rms"), self._values([p for _, p in pairs], "rms"))
-        return Matrix(self._steps, tuple(sites), values)
+        return Matrix(self.steps, tuple(sites), values)
 
     def rows(self, first: int | None = None, last: int | None = None) -> Rows:
         """All recorded rows from step `first` to step `last`, both included, in the order of step, micro-batch and execution."""
-        if self._ordered is None:
-            self._ordered = self._recorded.in_order()
-        begin = 0 if first is None else np.searchsorted(self._ordered.step, first, "left")
-        end = len(self._ordered) if last is None else np.searchsorted(self._ordered.step, last, "right")
-        return self._ordered.take(slice(int(begin), int(end)))
+        return self._table.rows(first, last)
 
     def counted(self) -> Rows:
         """The rows of which every element that ranks hold in common is in one: merged, they are the stats of all ranks."""
-        if self._counted is None:
-            shares = self._snapshot.shares
-            self._counted = self._recorded if shares is None else shares.counted(self._recorded)
-        return self._counted
+        return self._table.counted
+
+    @property
+    def table(self) -> Table:
+        """The rows, to be asked for more than numbers per step; of a run too large for memory they are read when asked for."""
+        return self._table
 
     def arrow(self) -> pa.Table:
         """Everything in long form: one row per step, rank, micro-batch, site and call, with the site's name, path and kind spelt out."""
@@ -214,30 +213,31 @@ class Run:
 
     def to_parquet(self, path: str | os.PathLike[str]) -> None:
         """Write the long form into one Parquet file."""
-        to_parquet(self.arrow(), path)
+        to_parquet((to_arrow(rows.in_order(), self._sites) for rows in self._table.portions()), path)
 
     def summary(self) -> Summary:
         """The run at a glance; its text is meant to be printed."""
+        self.counted()  # of a run too large for memory, one pass over it for all that is asked here
         losses = [site for site in self._sites if site.kind == "loss"]
         loss = self._site_series(losses[0], "mean") if losses else None
-        return summarise(self._source, self._snapshot, steps=self._steps, loss=loss)
+        return summarise(self._source, self._snapshot, steps=self.steps, loss=loss)
 
     def __repr__(self) -> str:
-        return f"<Run {self.path or 'in memory'}: {self.meta.status}, {len(self._steps)} steps, {len(self._sites)} sites>"
+        return f"<Run {self.path or 'in memory'}: {self.meta.status}, {len(self.steps)} steps, {len(self._sites)} sites>"
 
     def _values(self, sites: Sequence[Site], quantity: str) -> Values:
-        return matrix_values(self.counted(), sites, self._steps, quantity)
+        return matrix_values(self.counted(), sites, self.steps, quantity)
 
     def _site_series(self, site: Site, quantity: str, call: int | None = None) -> Series:
-        rows = self.counted()
-        mask = rows.site == site.id
+        rows = self._table.counted_of(site, quantity)
         if call is not None:
-            mask &= rows.call == call
-            if not mask.any():
-                calls = np.unique(rows.call[rows.site == site.id]).tolist()
+            calls = np.unique(rows.call).tolist()
+            if call not in calls:
                 raise UsageError(f"{site.name!r} has no call {call}: recorded are {', '.join(map(str, calls)) or 'none'}")
-        cells = merge_cells(rows.take(np.flatnonzero(mask)), [site], self._steps)
-        return Series(self._steps[cells.step], cell_values(cells, [site], quantity))
+            rows = rows.take(np.flatnonzero(rows.call == call))
+        steps = distinct_steps(rows.step)
+        cells = merge_cells(rows, [site], steps)
+        return Series(steps[cells.step], cell_values(cells, [site], quantity))
 
     def _ratio_series(self, site: Site) -> Series:
         update, parameter = (self._site_series(s, "rms") for s in update_and_parameter(self._sites, site))

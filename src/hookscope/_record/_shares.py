@@ -34,14 +34,15 @@ class Shares:
         if not len(rows) or not rows.rank.any():
             return rows
         rank = self._row[rows.rank]
-        part = np.where(rows.stats[:, 0] < self._elements[rank, rows.site], ITS_OWN, self._parts[0][rank, rows.site])
+        part = np.where(rows.stats[:, 0] < self.elements[rank, rows.site], ITS_OWN, self.parts[rank, rows.site])
         kept = np.ones(len(rows), bool)
         held = np.flatnonzero(part != ITS_OWN)
-        kept[held] = self._once(rows, held, part[held])
+        if len(held):
+            kept[held] = self._once(rows, held, part[held])
         if self.groups:
             kept &= ~self._echoes(rows, part == ITS_OWN)
         found = rows.take(np.flatnonzero(kept))
-        weight = self._weights[self._row[found.rank], found.site]
+        weight = self.weights[self._row[found.rank], found.site]
         if (weight != 1.0).any():
             stats = found.stats.copy()
             stats[:, :6] *= weight[:, None]
@@ -52,7 +53,7 @@ class Shares:
     def sites(self) -> tuple[Site, ...]:
         """The table of all ranks together; of a sampled parameter in parts, `sampled` counts the elements of all parts."""
         found: dict[int, Site] = {}
-        for table in self.tables.values():
+        for _, table in self._distinct:
             for site in table:
                 found.setdefault(site.id, site)
         sampled = {i: _sampled(parts.values()) for i, parts in self._held.items() if any(s.part and s.sampled for s in parts.values())}
@@ -66,8 +67,8 @@ class Shares:
         new_cell = np.append(True, (cells[:, 1:] != cells[:, :-1]).any(axis=0))
         first = new_cell | np.append(True, part[order][1:] != part[order][:-1])
         cell = np.cumsum(new_cell) - 1
-        filled = self._filled[self._row[rows.rank[held]], rows.site[held]][order]
-        whole = np.bincount(cell, weights=first & filled) >= self._parts[1][rows.site[held][order[new_cell]]]
+        filled = self.filled[self._row[rows.rank[held]], rows.site[held]][order]
+        whole = np.bincount(cell, weights=first & filled) >= self.needed[rows.site[held][order[new_cell]]]
         kept = np.empty(len(held), bool)
         kept[order] = first & whole[cell]
         return kept
@@ -104,60 +105,101 @@ class Shares:
         return place
 
     @cached_property
-    def _size(self) -> int:
-        return 1 + max((site.id for table in self.tables.values() for site in table), default=0)
+    def size(self) -> int:
+        """One more than the largest number of a site."""
+        return 1 + max((site.id for _, table in self._distinct for site in table), default=0)
+
+    @cached_property
+    def _distinct(self) -> list[tuple[NDArray[np.intp], Sequence[Site]]]:
+        """The tables that differ, each with its places: of a thousand ranks that train data-parallel it is one."""
+        places: dict[int, list[int]] = {}
+        for place, table in enumerate(self.tables.values()):
+            places.setdefault(id(table), []).append(place)
+        by_id = {id(table): table for table in self.tables.values()}
+        return [(np.array(found), by_id[key]) for key, found in places.items()]
 
     @cached_property
     def _held(self) -> dict[int, dict[str, Site]]:
         """By site, the distinct parts, each as the lowest rank has it."""
         found: dict[int, dict[str, Site]] = {}
-        for table in self.tables.values():
+        for _, table in self._distinct:
             for site in table:
                 if shared(site):
                     found.setdefault(site.id, {}).setdefault(site.part, site)
         return found
 
     @cached_property
-    def _parts(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """[rank, site] the number of the part; [site] how many parts there are."""
-        part, needed = np.full((len(self.tables), self._size), ITS_OWN, np.int32), np.ones(self._size, np.int32)
+    def parts(self) -> NDArray[np.int32]:
+        """[rank, site] the number of the part, `ITS_OWN` for what is no part of anything."""
+        part = np.full((len(self.tables), self.size), ITS_OWN, np.int32)
         numbers = {i: {name: n for n, name in enumerate(sorted(parts))} for i, parts in self._held.items()}
-        for row, table in enumerate(self.tables.values()):
+        for rows, table in self._distinct:
             for site in table:
                 if shared(site):
-                    part[row, site.id] = numbers[site.id][site.part]
-                    needed[site.id] = parts_in_all(site.part, site.shape or ())
-        return part, needed
+                    part[rows, site.id] = numbers[site.id][site.part]
+        return part
 
     @cached_property
-    def _elements(self) -> NDArray[np.float64]:
+    def needed(self) -> NDArray[np.int32]:
+        """[site] how many parts with an element there are."""
+        needed = np.ones(self.size, np.int32)
+        for i, parts in self._held.items():
+            last = list(parts.values())[-1]
+            needed[i] = parts_in_all(last.part, last.shape or ())
+        return needed
+
+    @cached_property
+    def kinds_of_parts(self) -> NDArray[np.int64]:
+        """[site] how many different parts ranks hold of it; 0 of what is each rank's own."""
+        return np.array([len(self._held.get(i, ())) for i in range(self.size)], np.int64)
+
+    @cached_property
+    def alone(self) -> Mask:
+        """[site] whether every rank that has it holds the whole of it."""
+        return np.array([set(self._held.get(i, ())) == {""} for i in range(self.size)], bool)
+
+    @cached_property
+    def elements(self) -> NDArray[np.float64]:
         """[rank, site] how many are read of what no rank calls a part; a row of fewer is a piece cut by hand, and adds up."""
-        elements = np.zeros((len(self.tables), self._size))
-        for row, table in enumerate(self.tables.values()):
+        elements = np.zeros((len(self.tables), self.size))
+        for rows, table in self._distinct:
             for site in table:
                 if shared(site) and not site.part:
-                    elements[row, site.id] = (site.sampled if site.sampled is not None else site.numel) or 0
+                    elements[rows, site.id] = (site.sampled if site.sampled is not None else site.numel) or 0
         return elements
 
     @cached_property
-    def _filled(self) -> Mask:
+    def filled(self) -> Mask:
         """[rank, site] whether the part has any element."""
-        filled = np.ones((len(self.tables), self._size), bool)
-        for row, table in enumerate(self.tables.values()):
-            filled[row, [site.id for site in table if site.held == 0 and site.numel]] = False
+        filled = np.ones((len(self.tables), self.size), bool)
+        for rows, table in self._distinct:
+            empty = np.array([site.id for site in table if site.held == 0 and site.numel], np.intp)
+            filled[rows[:, None], empty] = False
         return filled
 
     @cached_property
-    def _weights(self) -> NDArray[np.float64]:
+    def weights(self) -> NDArray[np.float64]:
         """[rank, site] the elements that a sampled one of this rank stands for, over those that one of all ranks does."""
-        weights = np.ones((len(self.tables), self._size))
+        weights = np.ones((len(self.tables), self.size))
         merged = {site.id: site for site in self.sites}
-        for row, table in enumerate(self.tables.values()):
+        for rows, table in self._distinct:
             for site in table:
                 all_of_it = merged[site.id]
                 if site.part and site.held and site.numel and all_of_it.sampled:
-                    weights[row, site.id] = (site.held / (site.sampled or site.held)) / (site.numel / all_of_it.sampled)
+                    weights[rows, site.id] = (site.held / (site.sampled or site.held)) / (site.numel / all_of_it.sampled)
         return weights
+
+    @cached_property
+    def kind_of_table(self) -> NDArray[np.intp]:
+        """By place, a number that ranks with one table have in common."""
+        kinds = np.zeros(len(self.tables), np.intp)
+        for number, (rows, _) in enumerate(self._distinct):
+            kinds[rows] = number
+        return kinds
+
+    def place(self, rank: int) -> int:
+        """The place of a rank among the tables."""
+        return int(self._row[rank])
 
 
 def shared(site: Site) -> bool:

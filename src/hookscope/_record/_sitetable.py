@@ -49,12 +49,19 @@ def _column(values: list[Any], kind: pa.DataType) -> pa.Array[Any]:
 def read_sites(path: Path) -> tuple[Site, ...]:
     """The sites of a run; none if it has no table yet."""
     try:
-        table = pa.ipc.open_file(pa.BufferReader(path.read_bytes())).read_all()
-        columns = [table.column(name).to_pylist() if name in table.column_names else [_ABSENT[name]] * len(table) for name in _FIELDS]
+        data = path.read_bytes()
     except FileNotFoundError:
         return ()
+    return decode_sites(data, str(path))
+
+
+def decode_sites(data: bytes, where: str) -> tuple[Site, ...]:
+    """The sites in the bytes of sites.arrow."""
+    try:
+        table = pa.ipc.open_file(pa.BufferReader(data)).read_all()
+        columns = [table.column(name).to_pylist() if name in table.column_names else [_ABSENT[name]] * len(table) for name in _FIELDS]
     except (pa.ArrowException, KeyError) as problem:
-        raise RunUnreadableError(f"{path} is not a table of sites: {problem}") from problem
+        raise RunUnreadableError(f"{where} is not a table of sites: {problem}") from problem
     for i, name in enumerate(_FIELDS):
         if name in _TUPLES:
             columns[i] = [None if value is None else tuple(value) for value in columns[i]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -13,10 +14,14 @@ from ._journal import JournalTail
 from ._layout import Layout
 from ._meta import Meta, meta_from_json
 from ._ranktables import RankTables
+from ._scan import Extent
 from ._segment import segment_paths
 from ._shares import Shares
 from ._sink import Event
+from ._stored import Stored
 from ._tail import SegmentTail
+
+LARGE = 128 * 2**20  # bytes of frames: some 8 million rows, or 700 MB in memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +34,7 @@ class Snapshot:
     parts: tuple[Rows, ...]
     unread: int = 0
     shares: Shares | None = None  # None: one rank alone
+    stored: Stored | None = None  # of a run too large for memory: then there are no parts
 
 
 class Source(Protocol):
@@ -46,7 +52,15 @@ class Source(Protocol):
 
 
 class DirectorySource:
-    """A run's directory, read on from where the last look ended."""
+    """A run's directory, read on from where the last look ended.
+
+    Several ranks with more frames than `LARGE` at the first look are not read but left to a `Stored`; one rank alone, of which
+    there is nothing to merge, is always read whole.
+    """
+
+    _tables: RankTables
+    _large: bool | None
+    _stored: Stored | None
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -73,6 +87,10 @@ class DirectorySource:
             self._forget()
             self._created = meta.created
         ranks = self._layout.ranks()
+        if self._large is None:
+            self._large = len(ranks) > 1 and sum(extent.bytes for extent in self._extents(ranks)) > LARGE
+        if self._large:
+            return self._look(meta, ranks)
         fresh = {rank: self._read_rank(rank) for rank in ranks}
         self._tables.read(ranks)
         self._parts += [self._tables.numbered(rows, rank) for rank, (rows, _) in fresh.items() if len(rows)]
@@ -80,6 +98,20 @@ class DirectorySource:
         shares = Shares(dict(self._tables.tables), _groups(self._events))
         unread = sum(left for _, left in fresh.values())
         return Snapshot(meta, shares.sites, tuple(self._events), tuple(self._parts), unread, shares)
+
+    def _look(self, meta: Meta, ranks: Sequence[int]) -> Snapshot:
+        """What there is, unread."""
+        extents = self._extents(ranks)
+        self._tables.read(ranks)
+        self._read_events()
+        shares = Shares(dict(self._tables.tables), _groups(self._events))
+        if self._stored is None or self._stored.extents != extents:
+            self._stored = Stored(extents, self._tables, shares)
+        return Snapshot(meta, shares.sites, tuple(self._events), (), 0, shares, self._stored)
+
+    def _extents(self, ranks: Sequence[int]) -> tuple[Extent, ...]:
+        files = ((rank, path) for rank in ranks for path in segment_paths(self._layout.frames(rank)))
+        return tuple(Extent(rank, path, path.stat().st_size) for rank, path in files)
 
     def size(self) -> int:
         """Bytes of all files of the run, incidents included."""
@@ -89,6 +121,8 @@ class DirectorySource:
         self._tails: dict[Path, SegmentTail] = {}
         self._journals: dict[int, JournalTail] = {}
         self._parts: list[Rows] = []
+        self._large = None
+        self._stored = None
         self._events: list[Event] = []
         self._tables = RankTables(self._layout)
 

@@ -59,7 +59,7 @@ def execution_order(run: Run) -> dict[int, int]:
     if not len(run.steps):
         return {}
     first = int(run.steps[0])
-    rows = run.rows(first, first)
+    rows = run.table.overview(first, first)
     order: dict[int, int] = {}
     for site, seq in zip(rows.site.tolist(), rows.seq.tolist(), strict=True):
         if seq >= 0:

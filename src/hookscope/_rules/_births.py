@@ -64,7 +64,7 @@ def births(run: Run) -> Iterator[Birth]:
 
 def _suspects(run: Run) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.bool_]]:
     """Steps; whether each holds a non-finite value that is no mask; whether its parameters are non-finite."""
-    rows = run.rows()
+    rows = run.table.overview(None, None)
     ill = np.flatnonzero(rows.stats[:, 1:3].any(axis=1))
     step, site, stats = rows.step[ill], rows.site[ill], rows.stats[ill]
     no_mask = (stats[:, 1] > 0) | np.isinf(stats[:, 7])

@@ -67,11 +67,4 @@ def _measures(run: Run) -> Iterator[tuple[str, NDArray[np.int64], NDArray[np.flo
         yield "loss", steps, stats[:, :, 4] / stats[:, :, 0]
     own = sites_of(run, "param_grad", label="local")
     if own:
-        total = {(int(step), rank): 0.0 for step in run.steps for rank in run.ranks}
-        for site in own:
-            steps, ranks, stats = beside(run, site)
-            for step, row in zip(steps.tolist(), stats[:, :, 5], strict=True):
-                for rank, square in zip(ranks, row, strict=True):
-                    total[step, rank] += 0.0 if np.isnan(square) else float(square)
-        squares = np.array([[total[int(step), rank] for rank in run.ranks] for step in run.steps])
-        yield "norm of the own gradients", run.steps, np.sqrt(squares)
+        yield "norm of the own gradients", run.steps, np.sqrt(run.table.squares(own))

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .._core._finding import Finding
+from .._core._site import Site
 from .._record import Run
 from ._ranks import averaged, beside
 from ._step import sites_of
@@ -34,16 +36,14 @@ def rank_divergence(run: Run, *, tolerance: float = TOLERANCE) -> Iterator[Findi
     for site in sites_of(run, "param"):
         if site.part:
             continue
-        steps, ranks, stats = beside(run, site)
-        shown = np.stack([np.sqrt(stats[:, :, 5] / np.maximum(stats[:, :, 0], 1)), stats[:, :, 6], stats[:, :, 7]], axis=-1)
-        common = np.isfinite(shown).all(axis=(1, 2))
-        spread = np.ptp(shown[common], axis=1).max(axis=-1, initial=0.0)
-        far = spread > tolerance * np.abs(shown[common]).max(axis=(1, 2), initial=1e-30)
+        steps, far = _far(run, site, tolerance)
         if len(far) and far[-1]:
             first = len(far) - int(np.argmin(far[::-1])) if not far.all() else 0
-            apart[site.full_path] = (int(steps[common][first]), site, ranks, shown[common][-1, :, 0], int(steps[common][-1]))
+            apart[site.full_path] = int(steps[first]), site, int(steps[-1])
     if apart:
-        step, site, ranks, sizes, last = min(apart.values(), key=lambda found: found[0])
+        step, site, last = min(apart.values(), key=lambda found: found[0])
+        _, ranks, stats = beside(run, site, at=last)
+        sizes = np.sqrt(stats[0, :, 5] / np.maximum(stats[0, :, 0], 1))
         others = f" and {len(apart) - 1} other parameter(s)" if len(apart) > 1 else ""
         low, high = int(np.argmin(sizes)), int(np.argmax(sizes))
         yield Finding(
@@ -64,3 +64,13 @@ def rank_divergence(run: Run, *, tolerance: float = TOLERANCE) -> Iterator[Findi
             advice=("call the DistributedDataParallel itself, not its .module", "load and change weights on all ranks alike"),
             evidence={"parameters": len(apart), "rms": {str(rank): float(size) for rank, size in zip(ranks, sizes, strict=True)}},
         )
+
+
+def _far(run: Run, site: Site, tolerance: float) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """The steps that all ranks have, and whether they lie apart there."""
+    spread = run.table.spread(site)
+    low, high = (np.column_stack([np.sqrt(b[:, 5] / np.maximum(b[:, 0], 1)), b[:, 6], b[:, 7]]) for b in (spread.low, spread.high))
+    common = (spread.ranks == len(run.ranks)) & np.isfinite(low).all(axis=1) & np.isfinite(high).all(axis=1)
+    low, high = low[common], high[common]
+    largest = np.maximum(np.abs(low), np.abs(high)).max(axis=1, initial=1e-30)
+    return spread.steps[common], (high - low).max(axis=1, initial=0.0) > tolerance * largest

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from .._core._finding import Finding
 from .._record import Run
-from ._ranks import averaged, beside
+from ._ranks import averaged
 from ._step import sites_of
 
 AT_LEAST = 10  # steps
@@ -27,10 +27,10 @@ def rank_no_gradient(run: Run, *, at_least: int = AT_LEAST) -> Iterator[Finding]
     if not averaged(run):
         return
     found = {}
-    for site in sites_of(run, "param_grad", label="local"):
-        steps, ranks, stats = beside(run, site)
-        never = [rank for i, rank in enumerate(ranks) if (stats[:, i, 0] != stats[:, i, 0]).all()]
-        if never and len(steps) >= at_least:
+    own = sites_of(run, "param_grad", label="local")
+    for site, rows in zip(own, run.table.presence(own).T, strict=True):
+        never = [rank for rank, brought in zip(run.ranks, rows.tolist(), strict=True) if not brought]
+        if never and rows.max() >= at_least and len(steps := run[site].steps) >= at_least:
             found[site.full_path] = never, steps, site
     if found:
         path, (never, steps, site) = next(iter(found.items()))

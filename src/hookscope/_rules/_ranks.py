@@ -21,10 +21,10 @@ def averaged(run: Run) -> bool:
     return len(run.ranks) > 1 and any(event.get("event") == "averaged" for event in run.events)
 
 
-def beside(run: Run, site: Site) -> tuple[NDArray[np.int64], tuple[int, ...], Beside]:
-    """Steps, ranks, and the stats of one site in its first micro-batch and call on each."""
-    rows = run.rows()
-    rows = rows.take(np.flatnonzero((rows.site == site.id) & (rows.micro <= 0) & (rows.call == 0)))
+def beside(run: Run, site: Site, *, at: int | None = None) -> tuple[NDArray[np.int64], tuple[int, ...], Beside]:
+    """Steps, ranks, and the stats of one site in its first micro-batch and call on each; at all steps, or one."""
+    rows = run.table.rows_of(site, at, at)
+    rows = rows.take(np.flatnonzero((rows.micro <= 0) & (rows.call == 0)))
     steps, ranks = np.unique(rows.step), run.ranks
     stats = np.full((len(steps), len(ranks), WIDTH), np.nan)
     stats[np.searchsorted(steps, rows.step), np.searchsorted(ranks, rows.rank)] = rows.stats
@@ -49,7 +49,6 @@ def _bad_ranks(finding: Finding, run: Run) -> tuple[int, ...]:
     site = next((s for s in run.sites if s.name == finding.site), None)
     if site is None:
         return ()
-    rows = run.rows(finding.first_step, finding.first_step)
-    here = rows.site == site.id
-    bad = np.unique(rows.rank[here & (rows.stats[:, 1:3] > 0).any(axis=1)])
-    return tuple(int(rank) for rank in bad) if 0 < len(bad) < len(np.unique(rows.rank)) else ()
+    rows = run.table.rows_of(site, finding.first_step, finding.first_step)
+    bad = np.unique(rows.rank[(rows.stats[:, 1:3] > 0).any(axis=1)])
+    return tuple(int(rank) for rank in bad) if 0 < len(bad) < len(run.ranks) else ()

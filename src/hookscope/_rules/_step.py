@@ -92,7 +92,7 @@ def read_steps(run: Run, steps: Iterable[int]) -> Iterator[StepRows]:
     """These steps, one at a time."""
     sites = {site.id: site for site in run.sites}
     for step in steps:
-        found = run.rows(step, step)
+        found = run.table.overview(step, step)
         places = zip(found.site.tolist(), found.micro.tolist(), found.call.tolist(), found.seq.tolist(), found.stats.tolist(), strict=True)
         rows = (Row(sites[site], micro, call, seq, Stats(*stats)) for site, micro, call, seq, stats in places)
         yield StepRows(step, tuple(sorted(rows, key=lambda r: (r.micro, r.seq))))

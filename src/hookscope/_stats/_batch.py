@@ -61,9 +61,9 @@ class Batch:
 def sampled_job(tensor: torch.Tensor, runs: tuple[int, int], sample: torch.Tensor) -> tuple[int, ...] | None:
     """For `Batch.again`: reduce the tensor, and copy into the contiguous `sample` its whole runs, as it lies in memory; `runs` is their
     length and the way from one to the next. It holds while the tensor's address, [1] of it, and number of elements, [2], stay what they
-    are. None if refused.
+    are. None if refused, or if there is nothing to sample.
     """
-    if (pointer := address_of(tensor)) < 0 or not sample.is_cpu:
+    if (pointer := address_of(tensor)) < 0 or not sample.is_cpu or not tensor.numel():
         return None
     return code_of(tensor), pointer, tensor.numel(), *runs, sample.data_ptr(), 0
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from ._attempt import is_skipping
@@ -22,6 +24,7 @@ class Guard:
         self.nonfinite = nonfinite
         self.steps, self.models, self.online, self.safety = steps, models, online, safety
         self.closures = Closures()
+        self.agree: Callable[[bool], bool] = bool  # whether the step is bad, on any rank if ranks speak to each other
 
     def begins(self, optimizer: torch.optim.Optimizer, *, has_closure: bool) -> None:
         """Before the optimizer does anything."""
@@ -54,7 +57,9 @@ class Guard:
         """Whether the gradients have been withheld."""
         mine = self.models.mine(optimizer)
         skipped = self.steps.skipped  # for another optimizer: a bad loss was that one's
-        if not mine or is_skipping(optimizer) or not ((self.steps.bad_loss and not skipped) or not all_finite(mine)):
+        if not mine or is_skipping(optimizer):
+            return False
+        if not self.agree((self.steps.bad_loss and not skipped) or not all_finite(mine)):
             return False
         now = self.steps.clock.step
         # A line search that is handed zeros beside a NaN loss runs into an error of torch's.

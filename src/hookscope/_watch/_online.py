@@ -18,6 +18,7 @@ from .._record import MemoryWriter, Meta
 from .._rules import diagnose
 from .._rules._leap import LASTING
 from ._settings import Settings
+from ._together import Alone, Together
 
 HEAD, TAIL = 16, 240  # frames kept for the rules: the first ones, for what is judged against the start, and the latest
 CALM = 10  # steps between two judgements that magnitudes, not NaN or Inf, have asked for
@@ -55,6 +56,7 @@ class Online:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+        self.together: Alone | Together = Alone()
         self.findings: list[Finding] = []
         self.origins: list[dict[str, Any]] = []  # events that name the operation at which something went bad
         self._head: list[Frame] = []
@@ -70,7 +72,16 @@ class Online:
         self._due: set[int] = set()  # numbers of frames at which it is told whether what leapt stays so
 
     def see(self, frame: Frame, sites: Sequence[Site]) -> list[Finding]:
-        """Take a closed frame."""
+        """Take a closed frame; where ranks speak to each other, what is judged is that of all ranks at the step before."""
+        return [finding for one in self.together.frames(frame, sites) for finding in self._take(one, sites)]
+
+    def end(self, status: str, sites: Sequence[Site]) -> list[Finding]:
+        """The training is over: take what ranks have still to tell each other, unless this one has failed."""
+        last = self.together.last() if status == "finished" else []
+        self.together.close()
+        return [finding for one in last for finding in self._take(one, sites)]
+
+    def _take(self, frame: Frame, sites: Sequence[Site]) -> list[Finding]:
         self._frames += 1
         if len(self._head) < HEAD:
             self._head.append(frame)
@@ -81,7 +92,9 @@ class Online:
         return self._judge([*self._head, *self._tail], sites)
 
     def suspect(self, frame: Frame, sites: Sequence[Site]) -> list[Finding]:
-        """Look at a frame whose step has not changed the parameters yet."""
+        """Look at a frame whose step has not changed the parameters yet; of a rank that does not judge by itself alone, not at all."""
+        if self.together.active:
+            return []
         bad = self._known(sites).bad(frame)
         return self._judge([*self._head, *self._tail, frame], sites) if self._is_news(bad) else []
 

@@ -66,6 +66,10 @@ class Pace:
                 self._recorded = step
         return answer
 
+    def scheduled(self, step: int) -> bool:
+        """Whether all ranks record this step, each by itself and whatever it sees."""
+        return step % (self.every if self.every is not None else interval(step, self.budget)) == 0
+
     @property
     def saves(self) -> bool:
         """Whether the opening is over, and steps are left out."""

@@ -68,8 +68,7 @@ class Session:
         self.activations.before_entry = self.models.refresh
         self.compiled = Compiled(self.placing, self.models.names)
         self.locator = Locator(store, self.models.names, self.compiled)
-        self.locator.plain = self.models.plain
-        self.activations.locator = self.locator
+        self.locator.plain, self.activations.locator = self.models.plain, self.locator
         path, rank = getattr(sink, "path", None), getattr(getattr(sink, "meta", None), "rank", 0)
         around = Surroundings(None if path is None else path / "incidents", rank, self.models.alive, self.safety.event)
         self.incidents = Incidents(settings, around, self.locator, self.online.origins)
@@ -263,6 +262,7 @@ class Session:
         self.attempts.catch_up(self)
         step = self.steps.clock.under_way
         self.safety.run("steps", self.steps.finish, status)
+        self.safety.run("rules", lambda: self._found(self.online.end(status, self.table.sites), step))
         if status == "failed" and error is not None:
             self.safety.run("incidents", self.incidents.raised, error, step)
         self.safety.run("blindness", self._tell_blindness)

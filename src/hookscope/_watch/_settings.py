@@ -12,6 +12,7 @@ from .._core._finding import Finding
 from .._core._select import Selection
 from ._nonfinite import ANSWERS, OnNonfinite
 
+Reduce = Literal["step"] | None
 OnFinding = Literal["warn", "raise", "ignore"] | Callable[[Finding], Any]
 Updates = Literal["sample", "full"]
 Kept = Literal["facts", "batch", "full", "off"]
@@ -31,6 +32,7 @@ class Settings:
     budget: float = 0.02
     flight: int = 32
     incidents: Kept = "facts"
+    reduce: Reduce = None
 
     def __post_init__(self) -> None:
         if self.every is not None and (isinstance(self.every, bool) or not isinstance(self.every, int) or self.every < 1):
@@ -43,6 +45,8 @@ class Settings:
             _one_of("on_nonfinite", self.on_nonfinite, ANSWERS, " or a function that takes the findings and returns one of these")
         _one_of("updates", self.updates, get_args(Updates))
         _one_of("incidents", self.incidents, get_args(Kept))
+        if self.reduce not in (None, "step"):
+            raise UsageError(f"reduce={self.reduce!r} is unknown: give 'step' to judge what all ranks see, or None for each rank by itself")
         if isinstance(self.flight, bool) or not isinstance(self.flight, int) or self.flight < 0:
             raise UsageError(f"flight={self.flight!r} is no number of frames: give how many of the last steps to keep at hand, 0 for none")
         limit = self.grad_norm_threshold

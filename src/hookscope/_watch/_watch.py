@@ -26,9 +26,11 @@ from ._notice import warn
 from ._open_sessions import end_recording_to
 from ._placing import Placing
 from ._session import Session
-from ._settings import Kept, OnFinding, Settings, Updates
+from ._settings import Kept, OnFinding, Reduce, Settings, Updates
 from ._store import Store
 from ._table import SiteTable
+from ._together import sites_of, speak
+from ._wire import check_ranks
 
 MAX_WRAPPERS = 8  # of an optimizer, one in another: an object that invents attributes has no innermost one
 
@@ -58,8 +60,10 @@ class watch:  # noqa: N801  # used like the function it reads as: `with hs.watch
     a finding of severity error, an exception or SIGTERM comes; at most 8 times in a run. `incidents`: what is written with them: "facts"
     (default: findings, origins, random states, a fingerprint of what the model was given), "batch" (also the tensors themselves, with
     which `hs.replay` runs the step again), "full" (also the weights and the optimizer's state), "off" (nothing at all; SIGTERM is then left
-    alone). An existing run is refused unless
-    `overwrite` or `resume` (which continues its step numbers).
+    alone). `reduce="step"` lets ranks tell each other, in a process group of their own, what they see: rules judge the frames of all ranks
+    together, one recorded step later and alike on all, and `on_nonfinite` acts on every rank at the step that is bad on any. Each rank
+    has to open such a watch. Where ranks come apart it is given up with a warning: see the page "Many ranks".
+    An existing run is refused unless `overwrite` or `resume` (which continues its step numbers).
 
     What runs under `torch.no_grad()` is recorded apart, as `output/eval`. Not seen: what runs inside `torch.func` transforms or in compiled
     regions, and operations outside any module, unless one of them is the origin of a NaN or Inf.
@@ -96,11 +100,16 @@ class watch:  # noqa: N801  # used like the function it reads as: `with hs.watch
         updates: Updates = "sample",
         flight: int = 32,
         incidents: Kept = "facts",
+        reduce: Reduce = None,
         overwrite: bool = False,
         resume: bool = False,
     ) -> None:
         models = named_models(model)
-        settings = Settings(_selection(select), every, on_finding, updates, grad_norm_threshold, on_nonfinite, budget, flight, incidents)
+        settings = Settings(
+            _selection(select), every, on_finding, updates, grad_norm_threshold, on_nonfinite, budget, flight, incidents, reduce
+        )
+        if reduce is not None:
+            check_ranks()
         optimizers = [_as_optimizer(one) for one in (optimizer if isinstance(optimizer, Sequence) else [optimizer]) if one is not None]
         _rehearse(models, settings)
         for one in optimizers:
@@ -110,6 +119,8 @@ class watch:  # noqa: N801  # used like the function it reads as: `with hs.watch
         self._session.steps.clock.expected = frozenset(map(id, optimizers))
         try:
             self._session.add_models({name: weakref.ref(one) for name, one in models.items()}, strict=True)
+            if reduce is not None:
+                speak(self._session, sites_of(models.values()))
         except BaseException:
             self._session.close("failed")
             raise
