@@ -183,7 +183,8 @@ def main() -> None:
     asked = parser.parse_args()
     shape = Shape(asked.ranks, asked.sites, asked.steps)
     if asked.read:
-        return read(asked.read)
+        read(asked.read)
+        return
     with tempfile.TemporaryDirectory() as folder:
         to = asked.write or Path(folder) / "run"
         began = time.perf_counter()
