@@ -78,9 +78,10 @@ class Pass:
             undo.enter_context(torch.inference_mode(mode=False))  # its tensors do not say when they are written to
             undo.enter_context(torch.no_grad())
             undo.enter_context(running_eagerly())
+            undo.enter_context(self.attending.watching() if self.options.attention else nullcontext())
             for batch in some(batches(loader)):
                 self._begin(batch)
-                with self._turn, self.attending.watching() if self.options.attention else nullcontext():
+                with self._turn:
                     feed.run(batch, alone=alone)
                 self.batches += 1
 
