@@ -180,3 +180,13 @@ def test_what_is_shown_of_a_result_is_one_line(model: Scaled) -> None:
         assert "\n" not in shown
         assert len(shown) < 300
     assert "first divergence at `fc`" in repr(found)
+
+
+def test_an_activation_beside_a_convolution_over_sequences_is_asked_about() -> None:
+    model = nn.Sequential(nn.Conv1d(2, 3, 3), nn.ReLU())
+    x = torch.randn(4, 2, 8)
+    with pytest.raises(hs.UsageError, match="write pool='mean:NLC' or pool='mean:NCL'"):
+        hs.extract(model, x, "1", pool="mean")
+    found = hs.extract(model, x, "1", pool="mean:NCL")["1"]
+    torch.testing.assert_close(found, model(x).mean(-1).detach())
+    assert hs.extract(nn.Sequential(nn.Linear(8, 3), nn.ReLU()), x, "1", pool="mean")["1"].shape == (4, 3)

@@ -54,7 +54,7 @@ def analyze(  # noqa: PLR0913  # each says one thing about the pass, and all but
     are afterwards what they were, and hooks are taken off, whatever happens. Compiled models run uncompiled meanwhile.
 
     Not seen: what a module computes inside itself; activations that are functions (their effect is seen in the next module's output);
-    attention in fused kernels other than `scaled_dot_product_attention`, or called from within other functions of torch.
+    attention in fused kernels other than `scaled_dot_product_attention`, for which a listener stands in while the pass runs.
 
     Raises `SelectionError` where nothing matches, `UsageError` for an empty loader or where no selected module gave anything to read.
 

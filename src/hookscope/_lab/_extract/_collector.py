@@ -15,7 +15,7 @@ from ..._core._select import Matcher, Selectable, select, select_sites
 from ..._core._site import Site
 from ..._taps._modes import unseen
 from ._key import Key
-from ._layout import is_state
+from ._layout import OVER_SEQUENCES, is_mute, is_state
 from ._options import Options
 from ._pool import Pool, as_pool
 from ._value import kept, version
@@ -43,6 +43,7 @@ class Collector:
         self.batch: Any = None
         self._calls: dict[Site, frozenset[int]] = {}
         self._pools = _pools(wanted, options)
+        self._over_sequences = any(isinstance(named.module, OVER_SEQUENCES) for named in wanted.inside)
 
     def begin(self, batch: Any) -> None:
         """Forget what was taken, and begin with another batch."""
@@ -73,6 +74,8 @@ class Collector:
     def _pooled(self, place: Place, tensor: torch.Tensor) -> torch.Tensor:
         for where, pool in self._pools:
             if where.matches(place.site):
+                if isinstance(pool, Pool) and pool.layout is None and self._over_sequences and is_mute(place.module, tensor.dim()):
+                    raise UsageError(pool.untold(tensor, place.module, None))
                 pooled = _fitting(pool, place, tensor).of(tensor, place.module, self.batch) if isinstance(pool, Pool) else pool(tensor)
                 if not isinstance(pooled, torch.Tensor):
                     raise UsageError(f"the pool of {place.site.name!r} returned a {type(pooled).__name__}, not a tensor")

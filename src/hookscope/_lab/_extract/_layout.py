@@ -14,7 +14,7 @@ from ..._core._errors import UsageError
 from .._unit_axis import CHANNELS_FIRST, is_unbatched
 
 _LAST = (nn.Linear, nn.Bilinear, nn.LayerNorm, nn.RMSNorm, nn.Embedding)
-_OVER_SEQUENCES = (nn.modules.conv.Conv1d, nn.ConvTranspose1d, nn.BatchNorm1d, nn.InstanceNorm1d, nn.MaxPool1d, nn.AvgPool1d)
+OVER_SEQUENCES = (nn.modules.conv.Conv1d, nn.ConvTranspose1d, nn.BatchNorm1d, nn.InstanceNorm1d, nn.MaxPool1d, nn.AvgPool1d)
 _POSITIONS = {3: "L", 4: "HW", 5: "DHW"}
 _WRITTEN = re.compile(r"(?=.*N)(?=.*C)[A-Z]+")
 
@@ -47,6 +47,13 @@ def layout_of(module: nn.Module, dims: int) -> str | None:
     return _of_sequences(module) if dims == 3 else None
 
 
+def is_mute(module: nn.Module, dims: int) -> bool:
+    """Whether nothing in it tells what three dimensions are: an activation may follow a convolution over (N, C, L) or a linear layer."""
+    declares = any(hasattr(module, name) for name in ("output_fmt", "batch_first"))
+    bare = next(module.children(), None) is None and next(module.parameters(), None) is None
+    return dims == 3 and bare and not declares and not isinstance(module, CHANNELS_FIRST + _LAST)
+
+
 def is_state(module: nn.Module, path: str) -> bool:
     """Whether `path` leads to a state of an LSTM or GRU, (layers, N, C) whatever `batch_first` says: the second in and out."""
     if isinstance(module, nn.Sequential) and len(module):
@@ -62,4 +69,4 @@ def _of_sequences(module: nn.Module) -> str | None:
         batch_first = inside[0] if inside else True
     if not batch_first:
         return "LNC"
-    return None if any(isinstance(m, _OVER_SEQUENCES) for m in module.modules()) else "NLC"
+    return None if any(isinstance(m, OVER_SEQUENCES) for m in module.modules()) else "NLC"

@@ -58,14 +58,15 @@ class Pool:
         if tensor.dim() < 2 or (tensor.dim() == 2 and self.layout is None):
             return tensor
         if layout is None or len(layout) != tensor.dim():
-            raise UsageError(self._untold(tensor, module, layout))
+            raise UsageError(self.untold(tensor, module, layout))
         order = [layout.index("N"), *(i for i, letter in enumerate(layout) if letter not in "NC"), layout.index("C")]
         if self.how == "flatten":
             return tensor.movedim(order[0], 0).flatten(1)
         found = tensor.permute(order)
         return _POOLS[self.how](found.flatten(1, -2), self._counting(found, batch))
 
-    def _untold(self, tensor: torch.Tensor, module: nn.Module, layout: str | None) -> str:
+    def untold(self, tensor: torch.Tensor, module: nn.Module, layout: str | None) -> str:
+        """What is asked where nobody has said which dimension is which."""
         what = f"a {type(module).__name__} gave a tensor of shape {tuple(tensor.shape)}"
         if layout is not None:
             return f"layout {layout!r} has {len(layout)} dimensions, and {what}: write one letter for each dimension"
