@@ -57,7 +57,7 @@ class Watched:
         try:
             yield
         finally:
-            self.noting = region._noting
+            self.noting = region.noting
             region.pause()
             _wiring.listeners = heard
 

@@ -41,8 +41,14 @@ class Again:
 
 def run_twice(args: argparse.Namespace, to: str) -> int:
     """Run the script, and again if that can say more; the status is that of the first run."""
-    if "MASTER_ADDR" in os.environ or args.resume:
-        raise UsageError("--locate runs the script twice, from its start: leave it out under torchrun and with --resume")
+    if args.resume:
+        raise UsageError("--locate runs the script twice, from its start: leave it out with --resume")
+    if "MASTER_ADDR" in os.environ:
+        raise UsageError(
+            "--locate cannot run one of several processes again: leave it out; then, if step 12 is the first that may have gone bad, "
+            "run all of them once more with HOOKSCOPE_ARMED=12 in the environment and --to another directory: "
+            "each rank names what it sees from there on"
+        )
     hashes = os.environ.get("PYTHONHASHSEED", str(random.randrange(2**32)))  # noqa: S311  # nothing is to be kept secret
     with tempfile.TemporaryDirectory() as scratch:
         first = Again(f"{scratch}/chance.json")

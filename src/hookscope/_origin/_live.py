@@ -10,6 +10,7 @@ from dataclasses import replace
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
 
+from ._alone import many_ranks
 from ._facts import badness
 from ._tracer import Trace, Tracer
 from ._verdict import Verdict
@@ -50,11 +51,13 @@ class LiveTrace:
             self._tracer._names.update(self._names())
 
     def origin(self, bad: Sequence[torch.Tensor]) -> Verdict | None:
-        """Where the first of these tensors that is bad became so, or else anything did; or what has written there what is bad."""
+        """Where the first of these tensors that is bad became so, or else anything did; or what has written there what is bad: not where
+        other ranks may have sent it, each of which names what it has made itself.
+        """
         if self._tracer is None:
             return None
         bad = [tensor for tensor in bad if badness(tensor)]
-        found = origin(self._tracer.trace, bad) or writer_of(self._tracer.trace, bad)
+        found = origin(self._tracer.trace, bad) or (None if many_ranks() else writer_of(self._tracer.trace, bad))
         return None if found is None else replace(found, outside=found.module is None)
 
     def forget(self) -> None:
