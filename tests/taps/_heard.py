@@ -38,6 +38,9 @@ class Heard:
     def attempt_ends(self, optimizer: torch.optim.Optimizer, has_closure: bool) -> None:
         self.said.append("step over")
 
+    def backward_nears(self) -> None:
+        """What follows is told anyway."""
+
     def attempt_skipped(self, optimizer: torch.optim.Optimizer) -> None:
         self.optimizers.append(optimizer)
         self.said.append("skipped")

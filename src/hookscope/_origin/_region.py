@@ -191,7 +191,7 @@ class Region(TorchFunctionMode):
     def pause(self) -> None:
         """Stop noting, and get out of the way."""
         self.noting = False
-        here = self._thread == get_ident()
+        here = self._thread is not None and self._thread == get_ident()
         if here and (_take_out(self) or not _within_a_mode(sys._getframe(1))):  # else it is its own call that runs
             self._thread = None
 

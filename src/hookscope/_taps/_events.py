@@ -1,6 +1,6 @@
 """What happens in the process that no module hook sees: backward passes, optimizer attempts, steps skipped by a GradScaler.
 
-While at least one listener is subscribed, `torch.autograd.backward` (which `Tensor.backward` calls) and `scale` and `step` of
+While at least one listener is subscribed, `torch.autograd.backward` and `Tensor.backward` (which calls it), `scale` and `step` of
 `GradScaler` are wrapped and two global optimizer hooks are in place; when the last listener leaves, all of it is undone. A wrapper that
 someone else has wrapped in the meantime cannot be taken out; it stays and does nothing.
 """
@@ -34,6 +34,9 @@ class Backward:
 
 class Listener(Protocol):
     """Told of events in the order they happen; whatever it raises reaches the user's program, so it must mean to."""
+
+    def backward_nears(self) -> None:
+        """`Tensor.backward` was called, and nobody has been told of it yet: neither a mode nor a subclass."""
 
     def backward_begins(self, backward: Backward) -> None:
         """A backward pass is about to start."""
@@ -121,6 +124,7 @@ class _Wiring:
         hooks = register_optimizer_step_pre_hook(self.before_step), register_optimizer_step_post_hook(self.after_step)
         self.undo = [hook.remove for hook in hooks]
         self.undo.append(_wrap(torch.autograd, "backward", _around_backward))
+        self.undo.append(_wrap(torch.Tensor, "backward", _before_backward))
         self.undo.append(_wrap(torch.amp.GradScaler, "scale", _around_scaler_scale))
         self.undo.append(_wrap(torch.amp.GradScaler, "step", _around_scaler_step))
 
@@ -225,6 +229,13 @@ def _around_backward(original: Callable[..., None], *args: Any, **kwargs: Any) -
         _wiring.own.in_backward = False
         for listener in _wiring:
             listener.backward_ends(failed)
+
+
+def _before_backward(original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+    if not torch.compiler.is_compiling():
+        for listener in _wiring:
+            listener.backward_nears()
+    return original(*args, **kwargs)
 
 
 def _scale_of(roots: tuple[torch.Tensor, ...]) -> torch.Tensor | None:

@@ -25,7 +25,7 @@ class Attempts:
         """Parameters are still what the forward used."""
         if self._can_pass(session) and self.routine.begins(optimizer, has_closure=has_closure):
             if session.locator.region.seated:
-                session.safety.run("origin", session.locator.stepping)
+                session.safety.run("origin", session.locator.pause)
             return
         self.catch_up(session)
         self._tell_begin(session, optimizer, has_closure=has_closure)
@@ -42,15 +42,16 @@ class Attempts:
     def ends(self, session: Session, optimizer: torch.optim.Optimizer, *, has_closure: bool) -> None:
         """The optimizer has done what it does."""
         if self.routine.ends(optimizer):
-            session.safety.run("steps", self._goes_by, session)
+            session.safety.run("steps", session.steps.goes_by)
+            self._over(session)
             return
         if has_closure and session.hears_closures:
             session.guard.undo(optimizer)
         session.second.weigh(optimizer)
-        self._tell(session, session.steps.attempt_ends, optimizer, session.upkeep.ends, session.locator.stepped, has_closure=has_closure)
+        self._tell(session, session.steps.attempt_ends, optimizer, session.upkeep.ends, has_closure=has_closure)
         if session.owner.here:
             session.guard.ends()
-            session.locator.holding.let_go()
+            self._over(session)
         session.second.look()
 
     def skipped(self, session: Session, optimizer: torch.optim.Optimizer) -> None:
@@ -71,14 +72,14 @@ class Attempts:
         watched = session.second.armed is not None or session.guard.nonfinite.watches
         return not watched and session.owner.here and not session.safety.elsewhere
 
-    def _goes_by(self, session: Session) -> None:
-        session.steps.goes_by()
-        session.locator.stepped()
+    def _over(self, session: Session) -> None:
+        session.locator.over()
+        if session.locator.due:
+            session.safety.run("origin", session.locator.begin_early)
         session.locator.holding.let_go()
 
     def _tell_begin(self, session: Session, optimizer: torch.optim.Optimizer, *, has_closure: bool) -> None:
-        steps, stepping = session.steps, session.locator.stepping
-        self._tell(session, steps.attempt_begins, optimizer, session.origins.begun, stepping, has_closure=has_closure)
+        self._tell(session, session.steps.attempt_begins, optimizer, session.origins.begun, has_closure=has_closure)
 
     def _tell(
         self,
@@ -86,7 +87,6 @@ class Attempts:
         tell: Callable[..., None],
         optimizer: torch.optim.Optimizer,
         then: Callable[..., None] | None,
-        besides: Callable[[], None] | None = None,
         **facts: Any,
     ) -> None:
         safety, owner = session.safety, session.owner
@@ -105,8 +105,8 @@ class Attempts:
                     safety.within("origin", then, optimizer, mine)
 
         def event() -> None:
-            if besides is not None and owner.here:
-                safety.within("origin", besides)
+            if owner.here:
+                safety.within("origin", session.locator.pause)
             if not owner.muted:
                 safety.within("steps", told)
 

@@ -46,6 +46,7 @@ class Locator:
         self.compiled = compiled
         self.plain: Callable[[Site], Site] = lambda site: site  # as the run names it
         self.busy = False  # a replay is under way: whatever the hooks see is no training
+        self.due = False  # `begin_early` is
         self.closed = False
         self.live: LiveTrace | None = None  # in a second run, which looks at everything while it happens
         self.region = Region()
@@ -67,7 +68,7 @@ class Locator:
         """A forward enters the model; `closely` asks for whether its parameters are written to before the backward, too."""
         if self.closed:
             return
-        self._pause()
+        self.pause()
         if not training:
             return
         if all(forward.call < 0 for forward in self._forwards):
@@ -108,7 +109,7 @@ class Locator:
 
     def backward_begins(self, roots: Sequence[torch.Tensor]) -> None:
         """The tape ends with the loss."""
-        self._pause()
+        self.pause()
         self._losses = list(roots)
 
     def backward_ends(self, micro: MicroRows, sites: Sequence[Site], *, bad_parameters: bool) -> Sequence[Verdict]:
@@ -123,7 +124,7 @@ class Locator:
             self.close()
             raise
         self._forget(micro, sites)
-        self._begin_early()
+        self.over()
         return verdicts
 
     def passed(self) -> bool:
@@ -134,7 +135,7 @@ class Locator:
         for forward in self._forwards:
             forward.gradients.clear()
         self._forwards, self._losses, self._inputs = [], [], []
-        self._begin_early()
+        self.over()
         return True
 
     def _look(self, micro: MicroRows, sites: Sequence[Site], bad_parameters: bool) -> Sequence[Verdict]:
@@ -166,14 +167,6 @@ class Locator:
         found = live.origin([*self._losses, *gradients])
         return () if found is None else [found]
 
-    def stepping(self) -> None:
-        """An optimizer begins: its operations are nobody's loss."""
-        self._pause()
-
-    def stepped(self) -> None:
-        """It is done, the next batch comes."""
-        self._begin_early()
-
     def evidence(self) -> Evidence:
         """What an incident may tell of the step that is under way, or just over."""
         return self.holding.evidence(self._forwards)
@@ -199,7 +192,8 @@ class Locator:
         self.holding.let_go()
         self._buffers.clear()
 
-    def _pause(self) -> None:
+    def pause(self) -> None:
+        """The tape stands still: what comes is nobody's loss."""
         if self.region.noting:
             self.compiled.tape_ends()
         self.region.pause()
@@ -215,12 +209,18 @@ class Locator:
             forward.gradients.clear()  # a graph that the program keeps holds the hooks that fill it
         self._forwards, self._losses, self._inputs = waiting, [], []
 
-    def _begin_early(self) -> None:
-        """Note what prepares the next batch, if anything usually does: the mode is in the way of `zero_grad`, which asks each parameter."""
-        if self._early.idle:
-            self.region.clear()
-        else:
-            self._begin_region()
+    def over(self) -> None:
+        """A backward or a step is: note what prepares the next batch, if anything usually does, as soon as no part of ours is at work.
+
+        The mode is in the way of `zero_grad`, which asks each parameter.
+        """
+        self.region.clear()
+        self.due = not self._early.idle
+
+    def begin_early(self) -> None:
+        """Do so."""
+        self.due = False
+        self._begin_region()
 
     def _begin_region(self) -> None:
         if self.closed or not self.compiled.allows_tape():

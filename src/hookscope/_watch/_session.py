@@ -121,6 +121,11 @@ class Session:
 
     # -- events, as told by `subscribe` ---------------------------------------------------------------------------------------------
 
+    def backward_nears(self) -> None:
+        """A mode that is on the stack when `Tensor.backward` is looked at comes back on it afterwards: the tape ends before that."""
+        if self.locator.region.seated and self.owner.here and not self.locator.busy:
+            self.safety.run("origin", self.locator.pause)
+
     def backward_begins(self, backward: Backward) -> None:
         """A backward pass is about to start."""
         if self.locator.busy or not self.owner.trains():
@@ -144,6 +149,8 @@ class Session:
         if self.locator.busy or not self.owner.here:
             return
         self.safety.run("steps", self.steps.backward_ends)
+        if self.locator.due:
+            self.safety.run("origin", self.locator.begin_early)
         self.deliver(quietly=failed)
         self.second.look()
 
