@@ -8,13 +8,14 @@ from ._memory import MemoryWriter
 from ._meta import Meta
 from ._run import Run
 from ._series import Matrix, Series
-from ._shares import parts_in_all, shared
+from ._shares import FLAT, parts_in_all, shared
 from ._sink import Sink
 from ._sites import Sites
 from ._summary import Summary
 from ._writer import RunWriter
 
 __all__ = [
+    "FLAT",
     "Incident",
     "Matrix",
     "MemoryWriter",
