@@ -6,6 +6,7 @@ from ._columns import Rows
 from ._incident import Incident
 from ._memory import MemoryWriter
 from ._meta import Meta
+from ._mirror import refuse_url
 from ._run import Run
 from ._series import Matrix, Series
 from ._shares import FLAT, parts_in_all, shared
@@ -28,5 +29,6 @@ __all__ = [
     "Sites",
     "Summary",
     "parts_in_all",
+    "refuse_url",
     "shared",
 ]
