@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +39,8 @@ class MirrorSource:
         self.url = url
         self._there: Any
         self._there, self._root = url_to_fs(url)
-        self._folder = tempfile.TemporaryDirectory(prefix="hookscope-run-")
-        self.path = Path(self._folder.name)
+        self.path = Path(tempfile.mkdtemp(prefix="hookscope-run-"))
+        weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
         self._source = DirectorySource(self.path)
         self._fetched: dict[str, Any] = {}
 
