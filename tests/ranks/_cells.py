@@ -14,7 +14,7 @@ import torch.distributed as dist
 from _nets import RATE, batches, loss_of, net
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, FullyShardedDataParallel, OffloadPolicy, fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import hookscope as hs
@@ -24,6 +24,7 @@ PLAN = {
 }
 
 
+CPU = torch.device("cpu")
 Change = Callable[[nn.Module], Any]
 
 
@@ -36,18 +37,23 @@ def spread(how: str, model: nn.Module, within: Change = lambda model: None) -> n
         both = init_device_mesh("cpu", (2, world // 2), mesh_dim_names=("dp", "tp"))
         parallelize_module(model, both["tp"], PLAN)
         mesh = both["dp"]
-    elif how in ("fsdp", "tp"):
-        mesh = init_device_mesh("cpu", (world,), mesh_dim_names=("dp" if how == "fsdp" else "tp",))
+    elif how in ("fsdp", "offload", "tp"):
+        mesh = init_device_mesh("cpu", (world,), mesh_dim_names=("tp" if how == "tp" else "dp",))
     if how == "tp":
         parallelize_module(model, mesh, PLAN)
     within(model)
+    if how.startswith("fsdp1"):
+        for name in ("first", "second"):
+            setattr(model, name, FullyShardedDataParallel(getattr(model, name), use_orig_params=how == "fsdp1", device_id=CPU))
+        return FullyShardedDataParallel(model, use_orig_params=how == "fsdp1", device_id=CPU)
     if how == "ddp":
         return nn.parallel.DistributedDataParallel(model)
     if how in ("alone", "tp"):
         return model
+    offload = CPUOffloadPolicy(pin_memory=False) if how == "offload" else OffloadPolicy()
     for block in (model.first, model.second):
-        fully_shard(block, mesh=mesh)
-    return fully_shard(model, mesh=mesh)
+        fully_shard(block, mesh=mesh, offload_policy=offload)
+    return fully_shard(model, mesh=mesh, offload_policy=offload)
 
 
 def samples(how: str, x: torch.Tensor) -> torch.Tensor:

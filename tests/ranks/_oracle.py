@@ -13,13 +13,15 @@ ROWS = {
     "alone": "one process",
     "ddp": "`DistributedDataParallel`",
     "fsdp": "`fully_shard` (FSDP2)",
+    "offload": "`fully_shard` with `CPUOffloadPolicy`",
+    "fsdp1": "`FullyShardedDataParallel(use_orig_params=True)` (FSDP1)",
     "tp": "tensor parallel (column, row)",
     "hsdp": "FSDP2 with replicas (HSDP)",
     "2d": "FSDP2 and tensor parallel",
 }
 COLUMNS = ("plain", "bf16", "checkpoint")
-SHARES = {"alone": 1, "ddp": 2, "fsdp": 2, "tp": 1, "hsdp": 4, "2d": 2}  # how many ranks' losses speak of different samples
-
+# How many ranks' losses speak of different samples.
+SHARES = {"alone": 1, "ddp": 2, "fsdp": 2, "offload": 2, "fsdp1": 2, "tp": 1, "hsdp": 4, "2d": 2}
 QUANTITIES = ("count", "mean", "std", "rms", "l2", "min", "max", "absmax", "sum", "zeros", "nonfinite")
 
 

@@ -16,7 +16,7 @@ from ._oracle import COLUMNS, ROWS, numbers_of, word
 pytestmark = pytest.mark.slow  # real processes, each of which loads torch
 
 DOCS = Path(__file__).parents[2] / "docs" / "distributed.md"
-RANKS = {"alone": 1, "ddp": 2, "fsdp": 2, "tp": 2, "hsdp": 4, "2d": 4}
+RANKS = {"alone": 1, "ddp": 2, "fsdp": 2, "offload": 2, "fsdp1": 2, "tp": 2, "hsdp": 4, "2d": 4}
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def cells(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of runs, `how/what`."""
     to = tmp_path_factory.mktemp("cells")
     for ranks in (1, 2, 4):
-        launched_well("_cells.py", str(to), *(how for how in RANKS if RANKS[how] == ranks), ranks=ranks)
+        launched_well("_cells.py", str(to), *(how for how in (*RANKS, "fsdp1flat") if RANKS.get(how, 2) == ranks), ranks=ranks)
     return to
 
 
@@ -38,6 +38,14 @@ def test_a_cell_is_right(cells: Path, how: str, what: str) -> None:
 def test_the_docs_say_what_was_found(cells: Path, how: str) -> None:
     line = " | ".join(["", ROWS[how], *(word(hs.Run(cells / how / what), how, what) for what in COLUMNS), ""]).strip()
     assert line in DOCS.read_text().splitlines()
+
+
+def test_flattened_parameters_have_no_names_of_their_own(cells: Path) -> None:
+    run = hs.Run(cells / "fsdp1flat" / "plain")
+    whole = [truth()[0][f"{path}:param"] for path in ("first.up.weight", "first.up.bias", "first.down.weight", "first.down.bias")]
+    flat = np.concatenate([tensor.numpy().ravel() for tensor in whole])
+    np.testing.assert_allclose(run["first._flat_param:param", "l2"].values[0], np.linalg.norm(flat), rtol=1e-6)
+    assert run["first._flat_param:param", "count"].values[0] == flat.size
 
 
 def test_one_rank_alone_has_its_own_samples(cells: Path) -> None:

@@ -6,15 +6,17 @@ from ._columns import Rows
 from ._incident import Incident
 from ._memory import MemoryWriter
 from ._meta import Meta
+from ._mirror import refuse_url
 from ._run import Run
 from ._series import Matrix, Series
-from ._shares import parts_in_all, shared
+from ._shares import FLAT, parts_in_all, shared
 from ._sink import Sink
 from ._sites import Sites
 from ._summary import Summary
 from ._writer import RunWriter
 
 __all__ = [
+    "FLAT",
     "Incident",
     "Matrix",
     "MemoryWriter",
@@ -27,5 +29,6 @@ __all__ = [
     "Sites",
     "Summary",
     "parts_in_all",
+    "refuse_url",
     "shared",
 ]

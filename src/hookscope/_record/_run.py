@@ -17,6 +17,7 @@ from ._export import to_arrow, to_pandas, to_parquet, to_polars
 from ._held import Held, Table
 from ._incident import Incident, incident_paths, read_incident
 from ._meta import Meta
+from ._mirror import MirrorSource, is_url
 from ._of_rank import RankSource
 from ._per_rank import PerRank, values_per_rank
 from ._ratio import UPDATE_RATIO, update_and_parameter
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class Run:
-    """Open the run in a directory.
+    """Open the run in a directory, or at a URL that fsspec knows (`s3://bucket/runs/base`), whose files are then fetched.
 
     The run may be finished, still being written, or cut off by a kill at any moment: all that was flushed is there. `refresh()` reads what
     has been added since. RunUnreadableError if there is no run, or one of a newer format.
@@ -58,7 +59,7 @@ class Run:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._open(DirectorySource(Path(path)))
+        self._open(MirrorSource(os.fspath(path)) if is_url(path) else DirectorySource(Path(path)))
 
     @classmethod
     def from_source(cls, source: Source) -> Run:

@@ -7,7 +7,6 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,6 +66,8 @@ def _columns(batch: pa.RecordBatch, names: Sequence[str]) -> Columns:
 
 def scan(extents: Sequence[Extent], names: Sequence[str]) -> Iterator[tuple[Extent, Columns]]:
     """The batches of all these files in order, each with its file."""
+    from concurrent.futures import ThreadPoolExecutor  # here, because it would lengthen the opening of a run that needs none
+
     stop = threading.Event()
     with ThreadPoolExecutor(READERS, thread_name_prefix="hookscope-reader") as pool:
         under_way: deque[tuple[Extent, queue.Queue[Columns | Exception | None]]] = deque()

@@ -16,6 +16,7 @@ from ._columns import Mask, Rows
 
 OWN_LABELS = ("local", "micro")  # gradients as a rank's own samples gave them
 ITS_OWN = -1
+FLAT = "flat:"  # begins the word for a piece that is cut out of a flattened parameter: its first element, and how many they are
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,8 @@ class Shares:
         needed = np.ones(self.size, np.int32)
         for i, parts in self._held.items():
             last = list(parts.values())[-1]
-            needed[i] = parts_in_all(last.part, last.shape or ())
+            cut = any(part.startswith(FLAT) for part in parts)
+            needed[i] = sum(1 for site in parts.values() if site.held != 0) if cut else parts_in_all(last.part, last.shape or ())
         return needed
 
     @cached_property

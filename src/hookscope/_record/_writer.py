@@ -22,6 +22,7 @@ from ._dropped import Dropped
 from ._journal import Journal
 from ._layout import Layout, claim, unwritable
 from ._meta import Meta, Status, meta_from_json, now
+from ._mirror import refuse_url
 from ._segment import Segment, segment_paths
 from ._sink import checked_outcome
 from ._sitetable import encode_sites, grown, read_sites
@@ -54,6 +55,7 @@ class RunWriter:
     def __init__(
         self, to: str | os.PathLike[str], meta: Meta, *, overwrite: bool = False, resume: bool = False, beside: bool = False
     ) -> None:
+        refuse_url(to)
         self.path = Path(to)
         self._layout = Layout(self.path)
         resumed = claim(self._layout, meta, overwrite=overwrite, resume=resume)

@@ -13,6 +13,7 @@ from .._core._errors import AttachError
 from .._core._names import strip_wrappers
 from .._core._select import select_sites
 from .._core._site import MODULE_KINDS, PARAM_KINDS, Site
+from ._flat import pieces
 from ._parts import is_distributed, local, part_of
 
 _LEADING = (nn.DataParallel, nn.parallel.DistributedDataParallel)
@@ -85,8 +86,9 @@ def candidates(model: nn.Module, name: str = "") -> Iterator[Site]:
     for named in inside:
         for kind in MODULE_KINDS:
             yield Site(-1, named.path, kind, model=name, module=named.path, bases=kinds[named.path], aliases=named.aliases)
+    cut = pieces(model)
     for parameter in parameters(model):
-        facts = tensor_facts(parameter.parameter)
+        facts = {**tensor_facts(parameter.parameter), **cut.get(id(parameter.parameter), {})}
         owner = kinds.get(parameter.owner, ())
         for kind in PARAM_KINDS:
             yield Site(-1, parameter.path, kind, model=name, module=parameter.owner, bases=owner, aliases=parameter.aliases, **facts)

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from .._core._site import Site
+from .._taps._flat import pieces
 from .._taps._inventory import candidates, is_lazy, parameters
 from .._taps._parts import is_distributed
 from ._activations import Activations
@@ -39,8 +40,8 @@ def by_reducer(model: nn.Module) -> bool:
 
 
 def is_averaged(model: nn.Module) -> bool:
-    """Whether ranks train one model together: under DistributedDataParallel of several ranks, or `fully_shard`."""
-    return by_reducer(model) or any(hasattr(module, "_get_fsdp_state") for module in model.modules())
+    """Whether ranks train one model together: under DistributedDataParallel of several ranks, or FSDP of either kind."""
+    return by_reducer(model) or any(hasattr(module, "_get_fsdp_state") for module in model.modules()) or bool(pieces(model))
 
 
 def _reader(site: Site, activations: Activations) -> Callable[[torch.Tensor], None]:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from .._core._site import ROOT, Site
+from .._taps._flat import pieces
 from .._taps._inventory import candidates, modules
 from .._taps._leaf_parameters import owners_of, parameters_behind
 from .._taps._parts import is_distributed, tensor_group
@@ -112,10 +113,13 @@ class Models:
 
         Not asked where parameters are spread over ranks: the loss then depends on what was gathered from them.
         """
-        if not any(map(is_distributed, self.parameters.alive())):
+        if not self._spread():
             hidden = self._meet(parameters_behind(roots))
             if hidden:
                 self.event("hidden_parameters", parameters=owners_of(hidden[:8]), count=len(hidden))
+
+    def _spread(self) -> bool:
+        return any(map(is_distributed, self.parameters.alive())) or any(pieces(model) for _, model in self.alive())
 
     def _meet(self, parameters: list[nn.Parameter]) -> list[nn.Parameter]:
         """Those that turn out to belong to no watched model, told once."""

@@ -230,7 +230,12 @@ class Parameters:
         if found is None:
             before = watched.sample.before
             sampled = before.numel() if kind == "update" and before is not None and before.numel() < local(parameter).numel() else None
-            site = replace(watched.site, kind=kind, label=label, sampled=sampled, **tensor_facts(parameter))
+            facts = tensor_facts(parameter)
+            if (
+                watched.site.held is not None and "held" not in facts
+            ):  # cut out of a flattened tensor: it does not know of what it is a part
+                facts |= {"shape": watched.site.shape, "numel": watched.site.numel}
+            site = replace(watched.site, kind=kind, label=label, sampled=sampled, **facts)
             watched.numbers[label or kind] = found = self.table.add(site)
         return found
 

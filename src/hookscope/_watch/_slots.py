@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from .._core._frame import STEP_LEVEL, Frame
 from .._core._site import Site
 from .._core._stats import WIDTH, Rows, merge_groups
-from .._record import parts_in_all, shared
+from .._record import FLAT, parts_in_all, shared
 
 NUMBERS = 6  # of the eight stats that add up
 _INSIDE = ("input", "output", "output_grad", "loss")  # kinds that belong to a micro-batch
@@ -29,7 +29,7 @@ class Slots:
         self._slots[[s.id for s in self._table]] = np.arange(len(self._table))
         self._ids = np.array([s.id for s in self._table], np.int32)
         self._inside = np.array([s.kind in _INSIDE for s in self._table], bool)
-        self._share = np.array([parts_in_all(s.part, s.shape or ()) / world if shared(s) else 1.0 for s in self._table])
+        self._share = np.array([_share(site, world) for site in self._table])
         self._seq = np.zeros(len(self._table), np.int32)
         self.print = zlib.crc32("\n".join(s.name for s in self._table).encode())
 
@@ -58,3 +58,10 @@ class Slots:
         micro = np.where(inside, 0, STEP_LEVEL).astype(np.int32)
         seq = np.where(inside, self._seq[seen], STEP_LEVEL).astype(np.int32)
         return Frame(step, micro, self._ids[seen], np.zeros(len(seen), np.int32), seq, stats[seen])
+
+
+def _share(site: Site, world: int) -> float:
+    """Of what a rank holds in common with others, what it sends, if all ranks hold a part of one size."""
+    if not shared(site) or site.part.startswith(FLAT):
+        return 1.0
+    return parts_in_all(site.part, site.shape or ()) / world

@@ -16,7 +16,7 @@ from torch import nn
 from .._core._errors import AttachError, HookscopeWarning, UsageError
 from .._core._finding import Finding
 from .._core._select import describe, select
-from .._record import MemoryWriter, Meta, Run, RunWriter
+from .._record import MemoryWriter, Meta, Run, RunWriter, refuse_url
 from .._taps._inventory import candidates
 from ._activations import Activations
 from ._armed import Armed
@@ -197,6 +197,7 @@ def open_session(
         return Session(settings, MemoryWriter(meta))
     if not isinstance(to, (str, os.PathLike)) or not os.fspath(to):
         raise UsageError(f"to={to!r} is no directory: give the path of a new one, such as 'runs/base', or None to record in memory")
+    refuse_url(to)
     path = os.path.abspath(to)  # from the root on, since the program may change directories
     if overwrite != resume:
         end_recording_to(path)

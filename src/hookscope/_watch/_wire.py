@@ -72,9 +72,10 @@ class Wire:
     def give_up(self, why: str) -> None:
         """Send no more."""
         self.broken = self.broken or why
-        if self._sent:
+        if self._sent and self._group is not None:
             # Its end would wait for messages that may never come: it is left to the end of the process.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._group))
+        self._group, self._sent = None, []  # and with it the store, which is not to outlive torch's own
 
 
 def check_ranks() -> None:
