@@ -40,7 +40,7 @@ def test_a_loss_outside_a_compiled_model_is_named_as_ever() -> None:
 def test_inside_a_compiled_model_the_operation_is_named_by_running_it_eagerly() -> None:
     told = ran("inside", "early")
     assert (told["compiled"], told["off"]) == (1, [])
-    assert told["found"][0] == ["nonfinite-loss", "log", "1", 6]
+    assert told["found"][0] == ["nonfinite-forward", "log", "1", 6]
     assert told["notes"] == ["replayed eagerly"]
 
 

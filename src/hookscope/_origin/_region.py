@@ -107,7 +107,7 @@ class Region(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if not self.noting or self._thread != get_ident() or torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or not self.noting or self._thread != get_ident():  # a compiler traces no more than the first
             return func(*args, **kwargs)
         name = getattr(func, "__name__", "")
         if name == "backward":

@@ -17,7 +17,9 @@ SHOWN = 6
 SEEN = frozenset({"finding", "skipped", "attached", "resumed", "closed", "never_fired", "origin", "incident"})
 # Events that list modules, in words; the rule `blind` says more of them.
 OF_MODULES = {
-    "compiled": "inside a graph of torch.compile",
+    "compiled": "inside a graph of torch.compile that does not read it",
+    "untapped_gradients": "gradient not seen at an output that shares memory with an input, in a graph of torch.compile",
+    "untraced_outputs": "more tensors returned than a graph of torch.compile has room for",
     "unhookable": "scripted, without hooks",
     "skipped_transforms": "inside a transform of torch.func",
     "lost_gradients": "gradient lost at an output that is a view and was written to",

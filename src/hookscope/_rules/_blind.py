@@ -12,8 +12,8 @@ from ._silence import Evidence, named_in, topmost
 
 SHOWN = 4
 # In one sentence about one module, and about several.
-_WORDS = {"were": "was", "their": "its", "them": "it", "run": "runs", "take": "takes"}
-_TOLD_BY_EVENT = ("unhookable", "skipped_transforms", "lost_gradients")
+_WORDS = {"were": "was", "their": "its", "them": "it", "run": "runs", "take": "takes", "return": "returns"}
+_TOLD_BY_EVENT = ("unhookable", "skipped_transforms", "untapped_gradients", "untraced_outputs", "lost_gradients")
 
 
 def blind(run: Run) -> Iterator[Finding]:
@@ -21,7 +21,7 @@ def blind(run: Run) -> Iterator[Finding]:
 
     Fires on what the watch itself noted when it ended (source: the events of the run): modules that were never called, each with the reason
     that the run's own rows give (its parameters have gradients: its weight is used directly; only `output/eval` was recorded; modules
-    inside it ran; it got no gradient), modules inside a graph of `torch.compile`, scripted ones and those inside a transform of
+    inside it ran; it got no gradient), modules that a graph of `torch.compile` does not read, scripted ones and those inside a transform of
     `torch.func`, gradients that torch drops when a view is written to, parameters behind the loss that belong to no watched model, calls
     beyond the 256th of one module, models trained in other threads meanwhile, frames dropped to save memory, and parts of hookscope
     switched off after an error. All of it is information, one finding a kind.

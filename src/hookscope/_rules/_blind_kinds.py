@@ -72,12 +72,26 @@ KINDS: dict[str, Kind] = {
         ("call the module instead of its function, or remove it",),
     ),
     "compiled": Kind(
-        "{n} {noun} {run} in a graph of torch.compile, where hooks do not: {their} activations are not seen, {their} parameters are",
-        ("torch.compile(model), or model.compile()",),
+        "{n} {noun} {run} in a graph of torch.compile that does not read {them}: {their} activations are not seen, {their} parameters are",
         (
-            'look inside with torch.compiler.set_stance("force_eager"), or TORCH_COMPILE_DISABLE=1 in the environment, for some steps',
-            "leave compiling until the training is known to be sound",
+            "what they return is neither a tensor nor a tuple, list or dict of them, or they are called without gradients only",
+            "the graph was compiled before the model was watched, in a compiled function that calls it",
         ),
+        (
+            "watch the model before its first compiled call",
+            'look inside with torch.compiler.set_stance("force_eager"), or TORCH_COMPILE_DISABLE=1 in the environment, for some steps',
+        ),
+    ),
+    "untapped_gradients": Kind(
+        "the gradient at the output of {n} {noun} in a graph of torch.compile was not seen, the output was",
+        ("that output is a view, and was written to in place after the module returned", "nothing of it reaches the loss"),
+        ("write h = h + 1 instead of h += 1, or clone() the output before writing to it",),
+        phase="backward",
+    ),
+    "untraced_outputs": Kind(
+        "{n} {noun} in a graph of torch.compile {return} more than 8 tensors, or some on another device: those are not read",
+        ("a long tuple of outputs, or a model on several devices",),
+        ("nothing: the modules inside are seen, and so are the first 8 tensors",),
     ),
     "unhookable": Kind(
         "{n} scripted {noun} {take} no hooks: {their} activations are not seen, {their} parameters are",

@@ -36,7 +36,7 @@ class Hook:
         return getattr, (contextlib.nullcontext(), "__exit__")
 
 
-def _leave_as_it_is(code: CodeType) -> None:
+def leave_as_it_is(code: CodeType) -> None:
     """Around a module compiled in place, by `module.compile()`, torch calls that module's hooks outside the graph and would compile each by
     itself, into one that does nothing. Told so, the compiler runs this code and what it calls; inlined in a graph it is traced as ever.
     """
@@ -47,4 +47,4 @@ def _leave_as_it_is(code: CodeType) -> None:
         eval_frame.set_code_exec_strategy(code, eval_frame._FrameExecStrategy(skip, skip))
 
 
-_leave_as_it_is(Hook.__call__.__code__)
+leave_as_it_is(Hook.__call__.__code__)

@@ -17,6 +17,7 @@ from .._stats import Row, reduce_into
 from .._taps._leaves import leaves
 from .._taps._modes import is_special, is_traced, is_transformed, unnoticed
 from .._taps._segments import UNKNOWN, Segments
+from ._compiled_sites import Traced
 from ._evaluation import Evaluation
 from ._extras import Extras
 from ._folding import folded
@@ -52,7 +53,7 @@ class Activations:
         self.lost_calls = 0
         self.transformed: set[Tap] = set()  # called inside a transform of torch.func, where nothing can be read
         self.views = Views()
-        self.evaluation = Evaluation(table, store)
+        self.evaluation, self.traced = Evaluation(table, store), Traced(table)
         self.passing = Passing()
         self.labelled: dict[tuple[int, int], tuple[Slot, Row]] = {}
         self.gradients: list[Slot] = []
@@ -66,10 +67,7 @@ class Activations:
         self._lane = 0  # the thread whose forward is under way, where no other has to be reckoned with
         self._with_grad = False
         self._was_training: bool | None = None
-        self._seq = 0
-        self._blamed = 0
-
-    # -- hooks ----------------------------------------------------------------------------------------------------------------------
+        self._seq = self._blamed = 0
 
     def enter(self, site: Site, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, within: bool = False) -> None:
         """A forward begins in one of the modules through which the training enters. It may do so within another one: `within` says
@@ -241,6 +239,7 @@ class Activations:
         if self._was_training is False:
             self.evaluation.adopt((slot.output_site, row) for slot, row in self._outputs)
             self.forget()
+            self.traced.forget()
 
     def read_losses(self, roots: Sequence[torch.Tensor]) -> None:
         """Stats of what a backward starts from. If that fails, the steps can do without."""
@@ -255,6 +254,7 @@ class Activations:
     def begin_backward(self) -> None:
         """Gradients that arrive from now on are those of a backward."""
         self.passing.begin_backward(fresh=bool(self._touched))
+        self.traced.forget_gradients()
         if not self.passing.label:
             self.views.begin_backward()
 
@@ -284,7 +284,8 @@ class Activations:
         for (label, _), (slot, row) in self.labelled.items():
             entries.append((slot.grad_site if without_backward else label, slot.call, slot.seq, row))
         self.forget()
-        return folded(entries, self.store, plain=plain, scale=scale, full=full)
+        self.spent += self.traced.spent(self.fail)
+        return self.traced.joined(folded(entries, self.store, plain=plain, scale=scale, full=full), scale)
 
     def forget(self) -> None:
         """Drop what was written since the last fold."""
@@ -292,9 +293,8 @@ class Activations:
             tap.calls = 0
         for slot in self.gradients:
             slot.grad_written = False
-        self._touched, self._outputs = [], []
+        self._touched, self._outputs, self.gradients, self.labelled = [], [], [], {}
         self.extras.forget()
-        self.gradients, self.labelled = [], {}
         self.views.forget()
         self._last = None
         self._seq = self._blamed = 0

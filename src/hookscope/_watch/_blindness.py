@@ -48,11 +48,14 @@ class Blindness:
 
     def _kinds(self) -> Iterator[tuple[str, list[Site]]]:
         taps, active = self.placing.taps, self.activations
+        untapped = active.traced.untapped
         silent = [tap.site for tap in taps if not tap.fired and (tap.site.model, tap.site.path) not in self._holders]
         yield "never_fired", silent
         yield "compiled", [site for site in silent if (site.model, site.path) in self._compiled]
         yield "unhookable", self.placing.unhookable
         yield "skipped_transforms", [tap.site for tap in taps if tap in active.transformed]
+        yield "untapped_gradients", [tap.site for tap in taps if tap in untapped]
+        yield "untraced_outputs", [tap.site for tap in taps if tap in active.traced.beyond]
         yield "lost_gradients", [tap.site for tap in taps if tap in active.views.lost]
 
 

@@ -1,7 +1,9 @@
 """What of the program is compiled: the wrappers around watched models, which carry a hook of their own, and everything else.
 
-In a compiled graph hooks of modules do not run, those of the wrapper that `torch.compile(model)` returns do. What is compiled besides, a
-function of the loss or a model that is not watched, must not be called while the tape (`_origin._region`) is on: it would be compiled anew.
+Hooks of a module that is compiled run outside of what is compiled, but where torch makes both one graph, as it does with its own classes;
+those of the wrapper that `torch.compile(model)` returns always do. Hooks that read outputs are traced (`_compiled_hook`), if they are there
+when a module is compiled. What is compiled besides, a function of the loss or a model that is not watched, must not be called while the
+tape (`_origin._region`) is on: it would be compiled anew.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from .._core._errors import HookscopeWarning
 from .._core._names import WRAPPER_PARTS
+from ._notice import warn
 from ._placing import Placing
 
 _ORIGINAL = "_torchdynamo_orig_callable"  # where torch keeps what it has been given to compile
@@ -30,11 +34,34 @@ class Compiled:
         self.others = False  # something besides watched modules is compiled
         self._looked = 0
         self._frames = 0
+        placing.pinned, placing.returned = lambda: self.any, self.renew
+
+    def met(self) -> None:
+        """Models have been added."""
+        self.look(again=True)
+        self.renew()
 
     @property
     def any(self) -> bool:
         """Whether anything in this process was given to `torch.compile`."""
         return _backends() > 0
+
+    def renew(self) -> None:
+        """What was compiled before hooks were placed passes them by in silence: have it compiled once more, and say so."""
+        if not _graphs() or not any(self._holds(module) for module, _ in _compiled()):
+            return
+        seconds = sum(torch._dynamo.utils.calculate_time_spent().values())
+        torch.compiler.reset()
+        warn(
+            "hookscope: the model was compiled before it was watched, so that no hook would run in it: whatever is compiled in this"
+            f" process will be compiled again when it is called next, which took {seconds:.1f} s so far."
+            " Watch a model before its first compiled call",
+            HookscopeWarning,
+        )
+
+    def _holds(self, compiled: Any) -> bool:
+        inside = self.models()
+        return isinstance(compiled, nn.Module) and any(id(module) in inside for module in compiled.modules())
 
     def allows_tape(self) -> bool:
         """Whether nothing compiled is called outside the watched models, as far as is known."""
@@ -98,5 +125,13 @@ def _backends() -> int:
 
 
 def _frames() -> int:
+    return _counted("frames", "total")
+
+
+def _graphs() -> int:
+    return _counted("stats", "unique_graphs")
+
+
+def _counted(what: str, name: str) -> int:
     counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", {})
-    return int(counters.get("frames", {}).get("total", 0))
+    return int(counters.get(what, {}).get(name, 0))

@@ -17,6 +17,7 @@ from .._taps._hook import Hook
 from .._taps._inventory import NamedModule, bases, clean, every_name, modules
 from ._activations import Activations
 from ._chosen import Chosen
+from ._compiled_hook import Place, TracedHook
 from ._local_gradients import by_reducer, watch_local_gradients
 from ._micro_gradients import watch_micro_gradients
 from ._owner import Owner
@@ -33,9 +34,12 @@ class Placing:
         self.taps: list[Tap] = []
         self._seats: list[Seat] = []
         self._seated = True
+        self.pinned: Callable[[], bool] = lambda: False  # whether hooks stay on, since something is compiled
+        self.returned: Callable[[], None] = lambda: None  # called when they were off while that was compiled
         self._with_micros: set[str] = set()  # models whose parameters carry hooks
         self._with_locals: set[str] = set()  # models whose gradients are read before they are averaged over ranks
         self.unhookable: list[Site] = []
+        self._around: nn.Module | None = None  # a wrapper around it has told of its forward, which is under way
         self.entries: weakref.WeakKeyDictionary[nn.Module, Hook] = weakref.WeakKeyDictionary()
         self._returns: weakref.WeakKeyDictionary[nn.Module, Site] = weakref.WeakKeyDictionary()  # of each entry, what it gives
         self._undo = ExitStack()
@@ -74,24 +78,36 @@ class Placing:
         self._returns[module] = replace(site, kind="output")
 
         def entering(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
-            if owner.enters(module, model):
+            if module is not self._around and owner.enters(module, model):
                 activations.enter(site, module, args, kwargs or {}, within=within)
 
         enter = Hook(entering)
+        leaving = self._leaving(self._returns[module])
+
+        def left(module: nn.Module, args: Any, output: Any) -> None:
+            if module is not self._around:
+                leaving(module, args, output)
+
         stack.callback(module.register_forward_pre_hook(enter, with_kwargs=True).remove)
-        stack.callback(module.register_forward_hook(Hook(self._leaving(self._returns[module])), always_call=True).remove)
+        stack.callback(module.register_forward_hook(Hook(left), always_call=True).remove)
         self.entries[module] = enter
         return enter
 
     def watch_around(self, wrapper: nn.Module, entry: nn.Module) -> None:
-        """Notice the same at a wrapper around `entry`, inside which the hooks of `entry` do not run."""
-        entering = self.entries[wrapper] = self.entries[entry]
+        """Notice the same at a wrapper around `entry`, inside which the hooks of `entry` may run or not."""
+        entering, leaving = self.entries[entry], self._leaving(self._returns[entry])
+        self.entries[wrapper] = entering
 
         def around(_wrapper: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
             entering.action(entry, args, kwargs)
+            self._around = entry
+
+        def left(_wrapper: nn.Module, args: Any, output: Any) -> None:
+            self._around = None
+            leaving(entry, args, output)
 
         self._undo.callback(wrapper.register_forward_pre_hook(Hook(around), with_kwargs=True).remove)
-        self._undo.callback(wrapper.register_forward_hook(Hook(self._leaving(self._returns[entry])), always_call=True).remove)
+        self._undo.callback(wrapper.register_forward_hook(Hook(left), always_call=True).remove)
 
     def _leaving(self, returns: Site) -> Callable[..., None]:
         def leaving(_module: nn.Module, _args: Any, output: Any) -> None:
@@ -101,11 +117,15 @@ class Placing:
         return leaving
 
     def seat(self, on: bool) -> None:
-        """Take the hooks off that only read what modules return, or put them on again."""
+        """Take the hooks off that only read what modules return, or put them on again. A graph would be compiled anew each time."""
+        pinned = not on and self.pinned()
+        on = on or pinned
         if on != self._seated:
             self._seated = on
             for seat in self._seats:
                 seat.take() if on else seat.leave()
+            if pinned:
+                self.returned()
 
     def close(self) -> None:
         """Take every hook off."""
@@ -115,6 +135,8 @@ class Placing:
     def _tap(self, undo: ExitStack, named: NamedModule, model: str, chosen: Chosen) -> Tap | None:
         activations, owner, module = self.activations, self.owner, named.module
         tap = Tap(Site(-1, named.path, "output", model=model, module=named.path, bases=bases(module), aliases=named.aliases))
+
+        place = Place(tap, activations, activations.traced)
 
         def after(module: nn.Module, args: tuple[Any, ...], *rest: Any) -> None:
             *given, output = rest  # torch's fusion of layers moves their hooks, and forgets who takes keywords
@@ -126,7 +148,7 @@ class Placing:
                 activations.before_forward(tap, args, kwargs or {})
 
         try:
-            seat = Seat(module, Hook(after), Hook(before) if (model, named.path) in chosen.inputs else None)
+            seat = Seat(module, TracedHook(after, place), Hook(before) if (model, named.path) in chosen.inputs else None)
             undo.callback(seat.leave)
             seat.take()
         except Exception as error:
@@ -137,6 +159,7 @@ class Placing:
             rest = f"['**', '~{where}.**']" if named.path else "'**:param,param_grad,update'"
             raise AttachError(f"module {where!r}, a {kind}, takes no hook ({error}); leave it out: select={rest}") from error
         self._seats.append(seat)
+        activations.traced.places.append(place)
         return tap
 
 

@@ -116,7 +116,7 @@ class Session:
             self._undo = [subscribe(self), on_registration(self.models.registered)]
             if self.incidents.on:
                 self._undo.append(until_told(self))
-        self.safety.run("origin", lambda: self.compiled.look(again=True))
+        self.safety.run("origin", self.compiled.met)
         self.second.look()
 
     # -- events, as told by `subscribe` ---------------------------------------------------------------------------------------------

@@ -60,10 +60,15 @@ class MicroRows:
 
 
 def held(tap: Tap, tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor to hook. With a bias, a Linear's output of three or more dimensions is a view of a matrix that nobody else uses; a hook on
-    the view would be lost when that is written to, as an in-place activation does. The matrix has the same elements, and so its gradient.
+    """The tensor to hook."""
+    return matrix_of(tensor) if tap.is_linear else tensor
+
+
+def matrix_of(tensor: torch.Tensor) -> torch.Tensor:
+    """With a bias, a Linear's output of three or more dimensions is a view of a matrix that nobody else uses; a hook on the view would be
+    lost when that is written to, as an in-place activation does. The matrix has the same elements, and so its gradient.
     """
-    base = tensor._base if tap.is_linear else None
+    base = tensor._base
     return tensor if base is None or base.grad_fn is None or base.numel() != tensor.numel() else base
 
 

@@ -65,8 +65,9 @@ class watch:  # noqa: N801  # used like the function it reads as: `with hs.watch
     has to open such a watch. Where ranks come apart it is given up with a warning: see the page "Many ranks".
     An existing run is refused unless `overwrite` or `resume` (which continues its step numbers).
 
-    What runs under `torch.no_grad()` is recorded apart, as `output/eval`. Not seen: what runs inside `torch.func` transforms or in compiled
-    regions, and operations outside any module, unless one of them is the origin of a NaN or Inf.
+    What runs under `torch.no_grad()` is recorded apart, as `output/eval`. Not seen: what runs inside `torch.func` transforms, and
+    operations outside any module, unless one of them is the origin of a NaN or Inf. Watch a model before its first compiled call; one that
+    was called is compiled again, with a warning.
     Raises `AttachError`, `SelectionError`, `UsageError` for wrong use and `RunError` for a directory that cannot be written, all before
     the first hook is placed; later nothing but what `on_finding` and `on_nonfinite` ask for is ever raised.
 
