@@ -10,6 +10,8 @@ import pytest
 import hookscope as hs
 from hookscope._cli import main
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:

@@ -14,6 +14,8 @@ from hookscope import __version__
 from ..report._runs import deep
 from ._programs import TRAINING, Done, python, write
 
+pytestmark = pytest.mark.slow
+
 # A layer whose weight is used without a call, one that is not used, and a trained one in a plain list.
 HIDING = """
 import sys

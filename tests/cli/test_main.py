@@ -13,6 +13,8 @@ from hookscope import __version__
 
 from ..report._runs import deep, stats
 
+pytestmark = pytest.mark.slow
+
 
 def hookscope(*args: str | Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     clean = {key: value for key, value in os.environ.items() if key not in ("FORCE_COLOR", "NO_COLOR", "COLUMNS")}

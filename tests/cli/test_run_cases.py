@@ -9,6 +9,8 @@ import pytest
 
 from ._programs import environment
 
+pytestmark = pytest.mark.slow
+
 CASES = Path(__file__).parents[3] / "shared" / "cases"
 PROGRAMS = sorted([*CASES.glob("cases/*.py"), *CASES.glob("controls/*.py")])
 QUICK = ("02_where_log_zero_count", "11_activation_checkpointing")

@@ -10,6 +10,8 @@ import hookscope as hs
 
 from ._programs import TRAINING, Done, python, watched, write
 
+pytestmark = pytest.mark.slow
+
 NO_TORCH = "print('hello')"
 
 

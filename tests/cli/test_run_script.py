@@ -10,6 +10,8 @@ import pytest
 
 from ._programs import Done, environment, python, watched, write
 
+pytestmark = pytest.mark.slow
+
 PROGRAMS = {
     "argv": "import sys; print(sys.argv, sys.path[0])",
     "names": "print(__name__, __file__, __spec__, __doc__, __package__, __cached__, __loader__, __builtins__, sorted(globals()))",

@@ -9,6 +9,8 @@ import hookscope as hs
 
 from ._programs import TRAINING, python, watched, write
 
+pytestmark = pytest.mark.slow
+
 BEFORE_TORCH = """
 import importlib.util, os
 os.environ["OMP_NUM_THREADS"] = "2"

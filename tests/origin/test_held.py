@@ -12,6 +12,8 @@ from torch import nn
 import hookscope as hs
 from hookscope._watch._locating import MAX_FORWARDS
 
+pytestmark = pytest.mark.slow
+
 BIG = 1 << 20  # elements of a batch: 4 MiB
 
 

@@ -9,6 +9,8 @@ import hookscope as hs
 
 from ._kinds import KINDS, Kind
 
+pytestmark = pytest.mark.slow
+
 AT = 3
 
 

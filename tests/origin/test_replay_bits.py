@@ -17,6 +17,8 @@ from ..watch._bits import differing, train
 from ..watch._programs import PROGRAMS, Make, Training, mlp, supervised
 from ._forced import Forced
 
+pytestmark = pytest.mark.slow
+
 STEPS = 20
 
 

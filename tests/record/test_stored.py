@@ -21,6 +21,8 @@ from hookscope._core._frame import Frame
 from hookscope._core._site import Site
 from hookscope._record import Meta, RunWriter, _scan, _source, _stored
 
+pytestmark = pytest.mark.slow
+
 OUTPUT, INPUT, LOSS = Site(0, "fc", "output"), Site(1, "", "input"), Site(2, "loss", "loss")
 WEIGHT = Site(3, "fc.weight", "param", module="fc", shape=(4, 2), numel=8)
 LOCAL = Site(4, "fc.weight", "param_grad", label="local", module="fc", shape=(4, 2), numel=8)

@@ -19,6 +19,8 @@ from hookscope._record._tail import SegmentTail
 
 from ._frames import SITES, plain_frame
 
+pytestmark = pytest.mark.slow
+
 KILLS = int(os.environ.get("HOOKSCOPE_KILLS", "25"))
 
 WRITE_UNTIL_KILLED = """

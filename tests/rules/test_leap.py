@@ -14,6 +14,8 @@ from hookscope._core._finding import Finding
 from ._sound import SOUND
 from ._sound_models import batch
 
+pytestmark = pytest.mark.slow
+
 
 def leaps(run: hs.Run) -> list[Finding]:
     return [finding for finding in hs.diagnose(run) if finding.rule == "leap"]

@@ -17,6 +17,8 @@ import torch
 from hookscope._stats import Cells, backend, reduce_into
 from hookscope._stats._backend import KERNEL
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import json, sys, torch

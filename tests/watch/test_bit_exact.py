@@ -23,6 +23,7 @@ from ._transformers import TRANSFORMERS
 
 pytestmark = pytest.mark.filterwarnings("ignore::hookscope.FindingWarning")  # some of the programs are unwell, as they may be
 
+QUICK = 3  # programs that the quick tests run, too
 WAYS: dict[str, dict[str, Any]] = {"default": {}, "every element": {"updates": "full"}, "every third step": {"every": 3}}
 
 
@@ -52,7 +53,7 @@ def assert_it_watched(run: hs.Run, every: int = 1) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", [name if i < QUICK else pytest.param(name, marks=pytest.mark.slow) for i, name in enumerate(PROGRAMS)])
 def test_a_watched_training_ends_with_the_bits_of_an_unwatched_one(name: str, way: str) -> None:
     bits, run = watched(PROGRAMS[name], **WAYS[way])
     assert differing(bits, unwatched(name)) == []
@@ -61,6 +62,7 @@ def test_a_watched_training_ends_with_the_bits_of_an_unwatched_one(name: str, wa
 
 
 @pytest.mark.slow  # importing transformers takes seconds
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", TRANSFORMERS)
 def test_a_watched_transformers_model_ends_with_the_bits_of_an_unwatched_one(name: str, way: str) -> None:
@@ -84,6 +86,7 @@ def test_reading_every_input_changes_no_bit(name: str) -> None:
     assert sum(site.kind == "input" for site in run.sites) > 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_reading_by_torch_operations_changes_no_bit(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU, or where the kernel was not built."""

@@ -13,6 +13,8 @@ from torch.utils.checkpoint import checkpoint
 import hookscope as hs
 from hookscope._watch import _pace
 
+pytestmark = pytest.mark.slow
+
 OPENING, BAD, STEPS = 3, 33, 36  # the steps recorded at first, the bad one, and all of them
 Named = tuple[str, str | None, str | None, str, int]
 

@@ -17,6 +17,8 @@ import hookscope as hs
 
 from ._small import adam, batch, bits, events, mlp, told, train
 
+pytestmark = pytest.mark.slow
+
 NAN = math.nan
 HERE = Path(__file__).name
 

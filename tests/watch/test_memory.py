@@ -15,6 +15,8 @@ from torch import nn
 
 import hookscope as hs
 
+pytestmark = pytest.mark.slow
+
 SETTINGS: list[dict[str, Any]] = [{}, {"updates": "full"}, {"every": 3}, {"select": ["**", "**:input"]}]
 
 

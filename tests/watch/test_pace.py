@@ -52,7 +52,8 @@ def test_a_schedule_is_kept_whatever_it_costs() -> None:
     assert Training(every=3, recorded_ns=1e9).run(0, 10) == [0, 3, 6, 9]
 
 
-def test_the_first_seconds_of_spending_record_every_step() -> None:
+def test_the_first_seconds_of_spending_record_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_pace, "OPENING_S", 5.0)
     training = Training(recorded_ns=5e7, always_ns=0)
     recorded = training.run(0, 400)
     assert recorded[:100] == [*range(100)]  # 100 steps at 50 ms each are five seconds

@@ -14,7 +14,7 @@ import torch
 import hookscope as hs
 
 pytest.importorskip("transformers")
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 PORTS = ("_gpt2", "_llama", "_bert")
 CAUSES = {
     "eps": "eps",
