@@ -103,7 +103,8 @@ def resolve(model: nn.Module, selection: Selectable) -> Wanted:
 
 def _of_modules(inside: Sequence[NamedModule], labels: Sequence[str]) -> Iterator[Site]:
     """The sites of modules that can be called, and of the functions in them."""
-    known = {type(named.module): (bases(named.module), _has_forward(type(named.module))) for named in inside}
+    one_each = {type(named.module): named.module for named in inside}  # a model has many modules of few classes
+    known = {kind: (bases(module), _has_forward(kind)) for kind, module in one_each.items()}
     for named in inside:
         of, called = known[type(named.module)]
         for kind in MODULE_KINDS if called else ():
