@@ -1,8 +1,8 @@
 """What streaming features to disk costs: 256 images through a ResNet-like net, two layers, 41 MB, beside a bare loop and raw hooks.
 
-The ways are run in turn, in rounds, and compared by the time of this thread on the processor, since a busy machine stretches the clock;
-the clock stands beside it. Bare computes and keeps nothing; raw hooks write into one preallocated memory map a layer, without names,
-ids, commits or checks.
+Each way is run next to a bare loop, before it and after it in turn, in rounds. Shown is the median of the ratios of such pairs in time of
+this thread on the processor, since a busy machine stretches the clock, with the quartiles, and the medians of both times. Bare computes
+and keeps nothing; raw hooks write into one preallocated memory map a layer, without names, ids, commits or checks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch import nn
 
 import hookscope as hs
 
-IMAGES, BATCH, WIDTH, ROUNDS = 256, 16, 32, 7
+IMAGES, BATCH, WIDTH, ROUNDS = 256, 16, 32, 10
 LAYERS = ("layer1", "layer3")
 
 
@@ -88,8 +88,7 @@ def streamed(storage: str) -> Callable[[nn.Module, list[torch.Tensor], Path], No
 
 
 WAYS = {
-    "bare": bare,
-    "bare again": bare,
+    "bare, against itself": bare,
     "raw hooks, memory map": raw_hooks,
     "hookscope, npy": streamed("npy"),
     "hookscope, safetensors": streamed("safetensors"),
@@ -112,14 +111,18 @@ def main() -> None:
     root = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(tempfile.gettempdir())
     taken = hs.extract(model, batches[0], list(LAYERS))
     print(f"{sum(t.nbytes for t in taken.values()) * IMAGES / BATCH / 1e6:.0f} MB of features")
-    times: dict[str, list[tuple[float, float]]] = {name: [] for name in WAYS}
-    for _ in range(ROUNDS + 1):
+    pairs: dict[str, list[tuple[float, float, float]]] = {name: [] for name in WAYS}
+    for number in range(ROUNDS + 1):
         for name, way in WAYS.items():
-            times[name].append(seconds(way, model, batches, root))
-    for name, runs in times.items():  # the first round warms up
-        used, clock = (statistics.median(column) for column in zip(*runs[1:], strict=True))
-        base = statistics.median(one[0] for one in times["bare"][1:])
-        print(f"{name:24} {used:6.3f} s on the processor, {clock:6.3f} s by the clock, {used / base:.2f} x bare")
+            order = (bare, way) if number % 2 else (way, bare)
+            both = [seconds(one, model, batches, root) for one in order]
+            (alone, _), (used, clock) = both if number % 2 else both[::-1]
+            pairs[name].append((used / alone, used, clock))
+    print(f"{'way':24}{'ratio':>6}   quartiles        processor   clock")
+    for name, runs in pairs.items():  # the first round warms up
+        low, middle, high = np.percentile([ratio for ratio, _, _ in runs[1:]], [25, 50, 75])
+        used, clock = (statistics.median(column) for column in list(zip(*runs[1:], strict=True))[1:])
+        print(f"{name:24}{middle:6.2f}   {low:.2f} to {high:.2f}    {used:6.3f} s   {clock:6.3f} s")
 
 
 if __name__ == "__main__":
