@@ -105,7 +105,7 @@ def tokens(*shape: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 CASES = {
     "gpt": Case(GPT, lambda: tokens(4, 96)),
-    "resnet": Case(resnet, lambda: (torch.randn(4, 3, 32, 32), torch.randint(10, (4,)))),
+    "resnet": Case(resnet, lambda: (torch.randn(32, 3, 32, 32), torch.randint(10, (32,)))),
     "lstm": Case(LSTM, lambda: tokens(16, 64)),
     "tiny": Case(tiny, lambda: (torch.randn(16, 32), torch.randint(10, (16,)))),
     "short": Case(short, lambda: (torch.randn(64, 64), torch.randint(10, (64,)))),

@@ -12,6 +12,8 @@ import hookscope as hs
 
 from ._hiding import BATCH, Forward, blind, missed, watched
 
+pytestmark = pytest.mark.slow
+
 COMPILED: dict[str, Callable[[nn.Module], tuple[nn.Module, Forward]]] = {
     "the watched model": lambda model: (compiled := torch.compile(model, backend="eager"), compiled),
     "by its own method": lambda model: (model.compile(backend="aot_eager"), (model, model))[1],

@@ -12,6 +12,8 @@ from torch import nn
 import hookscope as hs
 from hookscope._core._finding import Diagnosis
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def _one_seed() -> Iterator[None]:

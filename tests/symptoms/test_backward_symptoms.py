@@ -18,6 +18,8 @@ import hookscope as hs
 
 from ._watching import X, calls, l2, norm, recorded, seeded, watch_steps
 
+pytestmark = pytest.mark.slow
+
 
 def two_layers() -> nn.Sequential:
     return seeded(nn.Linear(6, 6), nn.Linear(6, 1))

@@ -17,6 +17,8 @@ from torch import nn
 
 import hookscope as hs
 
+pytestmark = pytest.mark.slow
+
 
 def fixed(weight: list[list[float]]) -> nn.Linear:
     """A linear layer without bias and with this weight."""

@@ -15,6 +15,8 @@ from hookscope._core._finding import Finding
 
 from ._small import BATCH, batch, events, mlp, told
 
+pytestmark = pytest.mark.slow
+
 BAD = 3  # the step that goes bad
 OPTIMIZERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
     "sgd": lambda m: torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1),
