@@ -174,7 +174,7 @@ def test_a_script_without_a_training_has_nothing_recorded(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_a_compiled_model_that_is_gone_when_the_script_ends_is_said_to_be_compiled(tmp_path: Path) -> None:
+def test_a_compiled_model_that_is_gone_when_the_script_ends_was_seen_in_its_graph(tmp_path: Path) -> None:
     text = TRAINING.replace("def step", "fast = torch.compile(model, backend='eager')\ndef step").replace("model(x)", "fast(x)")
     script = write(tmp_path, "def main():\n" + indent(text + "step(); step()\n", "    ") + "main()\n")
-    assert kinds(python("-m", "hookscope", "doctor", "--json", script, cwd=tmp_path).out) == ["compiled"]
+    assert kinds(python("-m", "hookscope", "doctor", "--json", script, cwd=tmp_path).out) == []
