@@ -841,18 +841,21 @@ static PyObject *marks(PyObject *self, PyObject *const *args, Py_ssize_t nargs) 
     Py_RETURN_NONE;
 }
 
-/* Whether the kernel can read the tensor where it lies: as address_of in _reduce.py, but contiguous. */
-static int readable(PyObject *tensor, PyObject *type, PyObject *codes, Job *job) {
+/* Whether the kernel can read the tensor where it lies: as address_of in _reduce.py, but contiguous. For its squares alone (with `sums` 0)
+ * less is asked: those of a view that stands for its negative are those of what lies there. */
+static int readable(PyObject *tensor, PyObject *type, PyObject *codes, int sums, Job *job) {
     if ((PyObject *)Py_TYPE(tensor) != type) return 0;
     PyObject *dtype = PyObject_GetAttr(tensor, names[NAME_DTYPE]);
     PyObject *code = dtype ? PyDict_GetItem(codes, dtype) : NULL;
     Py_XDECREF(dtype);
-    if (!code || asked(tensor, NAME_IS_CPU, 0) != 1 || asked(tensor, NAME_IS_NESTED, 0) != 0) return 0;
+    if (!code || asked(tensor, NAME_IS_CPU, 0) != 1) return 0;
     int64_t pointer = asked(tensor, NAME_DATA_PTR, 1), n = asked(tensor, NAME_NUMEL, 1);
-    if (n < 1 || pointer < 1 || asked(tensor, NAME_CONTIGUOUS, 1) != 1 || asked(tensor, NAME_NEG, 1) != 0) return 0;
+    if (n < 1 || pointer < 1 || asked(tensor, NAME_CONTIGUOUS, 1) != 1) return 0;
+    if (sums && (asked(tensor, NAME_IS_NESTED, 0) != 0 || asked(tensor, NAME_NEG, 1) != 0)) return 0;
     Job read = {(const char *)(intptr_t)pointer, n, 1, 1, NULL, (int)PyLong_AsLong(code), 0};
     *job = read;
-    return pointer != asked(tensor, NAME_OFFSET, 1) * ITEMSIZE[job->dtype]; /* else it is freed */
+    /* A freed one has its offset for an address; no heap lies so low that it might be mistaken for one without being asked. */
+    return pointer >> 32 || pointer != asked(tensor, NAME_OFFSET, 1) * ITEMSIZE[job->dtype];
 }
 
 PyDoc_STRVAR(gradients_doc,
@@ -875,7 +878,7 @@ static PyObject *gradients(PyObject *self, PyObject *const *args, Py_ssize_t nar
         PyObject *grad = PyObject_GetAttr(PyList_GetItem(args[0], i), names[NAME_GRAD]);
         if (!grad) {
             failed = 1;
-        } else if (grad != Py_None && readable(grad, args[1], args[2], &jobs[found])) {
+        } else if (grad != Py_None && readable(grad, args[1], args[2], 1, &jobs[found])) {
             elements += jobs[found].n;
             places[found] = i;
             held[found++] = grad; /* so that its memory lives until it is read */
@@ -920,21 +923,6 @@ static void glance_at(const Level *with, const Job *job, double *bad, double *sq
     }
 }
 
-/* The same, asking less: of a view that stands for its negative, squares are those of what lies there. */
-static int in_sight(PyObject *tensor, PyObject *type, PyObject *codes, Job *job) {
-    if ((PyObject *)Py_TYPE(tensor) != type) return 0;
-    PyObject *dtype = PyObject_GetAttr(tensor, names[NAME_DTYPE]);
-    PyObject *code = dtype ? PyDict_GetItem(codes, dtype) : NULL;
-    Py_XDECREF(dtype);
-    if (!code || asked(tensor, NAME_IS_CPU, 0) != 1) return 0;
-    int64_t pointer = asked(tensor, NAME_DATA_PTR, 1), n = asked(tensor, NAME_NUMEL, 1);
-    if (n < 1 || pointer < 1 || asked(tensor, NAME_CONTIGUOUS, 1) != 1) return 0;
-    Job read = {(const char *)(intptr_t)pointer, n, 1, 1, NULL, (int)PyLong_AsLong(code), 0};
-    *job = read;
-    /* A freed one has its offset for an address; no heap lies so low that it might be mistaken for one without being asked. */
-    return pointer >> 32 || pointer != asked(tensor, NAME_OFFSET, 1) * ITEMSIZE[job->dtype];
-}
-
 PyDoc_STRVAR(glance_doc,
              "glance(references, type, codes, marks)\n--\n\nOf the parameters that a list of weak references leads to: write what marks() does, and "
              "return how many elements of their gradients are NaN or Inf, the sum of squares of all others (squares below 1e-38 may count as 0), and "
@@ -955,7 +943,7 @@ static PyObject *glance(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
         failed = !grad && !gone;
         if (grad) mark(parameter, grad, out);
         Py_XDECREF(parameter);
-        if (grad && grad != Py_None && in_sight(grad, args[1], args[2], &jobs[found])) {
+        if (grad && grad != Py_None && readable(grad, args[1], args[2], 0, &jobs[found])) {
             held[found++] = grad; /* so that its memory lives until it is read */
             continue;
         }
