@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -200,9 +199,12 @@ class Adding:
         site = np.zeros(cells - before, np.int32)
         late = batch.cells >= before
         site[batch.cells[late] - before] = batch.key[1][late]
-        grown: Callable[..., NDArray[np.generic]] = lambda old, fill=0: np.append(old, np.full(cells - before, fill, old.dtype))  # noqa: E731
-        self._stats = [grown(old, empty) for old, empty in zip(self._stats, EMPTY, strict=True)]  # type: ignore[misc]
-        self.copies, self._filled, self.bad = grown(self.copies), grown(self._filled), grown(self.bad)  # type: ignore[assignment]
+
+        def grown(old: NDArray[Any], fill: float = 0) -> NDArray[Any]:
+            return np.append(old, np.full(cells - before, fill, old.dtype))
+
+        self._stats = [grown(old, empty) for old, empty in zip(self._stats, EMPTY, strict=True)]
+        self.copies, self._filled, self.bad = grown(self.copies), grown(self._filled), grown(self.bad)
         parts = self._shares.kinds_of_parts[site]
         self._first_bit = np.append(self._first_bit, len(self._met) + np.cumsum(parts) - parts)
         self._met = np.append(self._met, np.zeros(int(parts.sum()), bool))

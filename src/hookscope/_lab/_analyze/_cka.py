@@ -188,7 +188,7 @@ class Side:
         self._grams[name] = (x - x.mean(0)) @ (x - x.mean(0)).T
 
 
-def hsic1(k: torch.Tensor, l: torch.Tensor) -> float:  # noqa: E741  # K and L, as in the paper  # K and L as in the paper
+def hsic1(k: torch.Tensor, l: torch.Tensor) -> float:  # noqa: E741  # K and L, as in the paper
     """The unbiased estimate of HSIC from two Gram matrices of n >= 4 samples: Song et al., 2012, equation 5."""
     n = len(k)
     k, l = (m - torch.diag(m.diagonal()) for m in (k, l))  # noqa: E741  # K and L, as in the paper
