@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from types import ModuleType
 
@@ -17,18 +18,18 @@ def _wanted() -> bool:
     return wanted == "1"
 
 
-def _load() -> ModuleType | None:
+def load(name: str) -> ModuleType | None:
+    """A kernel of this folder; None where none is wanted, or there was no compiler when the package was installed."""
     if not WANTED:
         return None
     try:
-        from . import _native
-    except ImportError:  # no compiler when the package was installed
+        return importlib.import_module(f".{name}", __package__)
+    except ImportError:
         return None
-    return _native
 
 
 WANTED = _wanted()
-KERNEL = _load()
+KERNEL = load("_native")
 
 
 def backend() -> str:

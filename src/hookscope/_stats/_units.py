@@ -8,12 +8,11 @@ that has come to lie far from it: then no digits are lost, and a batch costs one
 from __future__ import annotations
 
 import math
-from types import ModuleType
 from typing import Any, cast
 
 import torch
 
-from ._backend import KERNEL
+from ._backend import load
 from ._unit_stats import RANGES, UnitStats
 
 N, NONFINITE, S1, S2, S3, S4, ABS, MIN, MAX, POSITIVE, ZERO, LARGE, ROWS = range(13)
@@ -26,17 +25,7 @@ _EXTREMES = torch.tensor([[torch.inf], [-torch.inf]], dtype=torch.float64)
 CHUNK = 1 << 20  # elements whose float64 copies the torch path holds at a time
 
 
-def _load() -> ModuleType | None:
-    if KERNEL is None:  # not built, or not wanted
-        return None
-    try:
-        from . import _units_native
-    except ImportError:
-        return None
-    return _units_native
-
-
-UNIT_KERNEL = _load()
+UNIT_KERNEL = load("_units_native")
 
 
 class Units:

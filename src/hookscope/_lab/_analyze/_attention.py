@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -17,22 +16,12 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn import functional
 
-from ..._stats._backend import KERNEL
+from ..._stats._backend import load
 
 Floats = NDArray[np.float64]
 
 
-def _load() -> ModuleType | None:
-    if KERNEL is None:  # not built, or not wanted
-        return None
-    try:
-        from ..._stats import _softmax_native
-    except ImportError:
-        return None
-    return _softmax_native
-
-
-SOFTMAX_KERNEL = _load()
+SOFTMAX_KERNEL = load("_softmax_native")
 _MASKED = float(torch.finfo(torch.float16).min) / 2
 
 
