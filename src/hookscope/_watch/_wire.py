@@ -54,14 +54,13 @@ class Wire:
 
     def take(self, patience: float = PATIENCE_S) -> list[torch.Tensor] | None:
         """What was posted last, reduced; ranks that have not sent theirs are waited for at most so many seconds."""
-        sent, self._sent = self._sent, []
         until = time.perf_counter() + patience
-        while not all(work.is_completed() for work, _ in sent):
+        while self._pending():
             if time.perf_counter() >= until:
-                self._sent = sent
                 self.give_up(f"another rank did not come to this step within {patience:g} s")
                 return None
             time.sleep(_PAUSE_S)
+        sent, self._sent = self._sent, []
         try:
             for work, _ in sent:
                 work.wait()  # it is over: this only tells whether it failed
@@ -70,12 +69,25 @@ class Wire:
         return None if self.broken or not sent else [tensor for _, tensor in sent]
 
     def give_up(self, why: str) -> None:
-        """Send no more."""
+        """Send no more: the threads of the group end here, unless they wait for messages that may never come."""
         self.broken = self.broken or why
-        if self._sent and self._group is not None:
-            # Its end would wait for messages that may never come: it is left to the end of the process.
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._group))
-        self._group, self._sent = None, []  # and with it the store, which is not to outlive torch's own
+        if self._pending():
+            _leave(self._group)
+            _leave(self._sent)
+        self._group = None  # first, since its end waits for its threads to let go of what was sent; and with it the store goes
+        self._sent = []
+
+    def _pending(self) -> bool:
+        return not all(work.is_completed() for work, _ in self._sent)
+
+
+def _leave(kept: Any) -> None:
+    """Leave it to the end of the process.
+
+    The end of a group would wait for its messages. And a thread of gloo that is the last to hold one asks for Python's lock to free its
+    tensor: where another rank's end fails the message while Python itself is ending, that aborts the process.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
 
 
 def check_ranks() -> None:
