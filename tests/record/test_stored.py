@@ -200,3 +200,19 @@ def test_reading_that_is_broken_off_leaves_no_thread(tmp_path: Path) -> None:
     next(reading)
     reading.close()
     assert [t for t in threading.enumerate() if t.name.startswith("hookscope-reader")] == []
+
+
+def test_one_step_is_read_once_whatever_the_sites_asked_of_it(tmp_path: Path) -> None:
+    write(tmp_path, seed=4, ranks=3)
+    with by_column():
+        table = hs.Run(tmp_path).table
+    expected = {site: hs.Run(tmp_path).table.rows_of(site, 2, 2) for site in hs.Run(tmp_path).sites}
+    assert table.squares([]) is not None  # the one pass
+    with mock.patch.object(_stored, "scan", wraps=_stored.scan) as scans:
+        for site, rows in expected.items():
+            found = table.rows_of(site, 2, 2)
+            assert (found.rank.tolist(), found.stats.tolist()) == (rows.rank.tolist(), rows.stats.tolist())
+    assert scans.call_count == 1
+    with mock.patch.object(_stored, "KEPT_ROWS", 5):  # a step that is too large to be kept
+        found = [table.rows_of(site, 3, 3) for site in expected]
+    assert [len(rows) for rows in found] == [len(hs.Run(tmp_path).table.rows_of(site, 3, 3)) for site in expected]

@@ -57,7 +57,7 @@ class Adding:
         """The rows of one batch; `cells` have been named so far."""
         self._reach(batch, cells)
         plan = self._plan(batch, rank)
-        if columns["nan"].any() or columns["inf"].any():
+        if np.count_nonzero(columns["nan"]) or np.count_nonzero(columns["inf"]):
             self.bad[batch.cells[(columns["nan"] > 0) | (columns["inf"] > 0)]] = True
         if plan.routine is None or rank in self._groups or not plan.routine.add(columns):
             self._add(plan, columns, rank)
@@ -103,7 +103,7 @@ class Adding:
         """Add what its routine has gathered."""
         if plan.routine is not None:
             cells = plan.batch.cells
-            for stats, merge, gathered in zip(self._stats, MERGED, plan.routine.sums, strict=True):
+            for stats, merge, gathered in zip(self._stats, MERGED, plan.routine.sums(), strict=True):
                 merge.at(stats, cells[plan.routine.own], gathered)
             np.add.at(self.copies, cells[plan.part != ITS_OWN], plan.routine.ranks)
             plan.routine = None

@@ -54,6 +54,15 @@ class Digest:
         return Spread(self.cells.step[at], self.copies[at], self.low[at], self.high[at])
 
 
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """Rows of a batch, and of all like it: the ranks' own gradients, and those of which every rank's are kept."""
+
+    batch: Batch
+    own: NDArray[np.intp]
+    kept: NDArray[np.intp]
+
+
 class Digesting:
     """The pass under way."""
 
@@ -66,6 +75,7 @@ class Digesting:
         self._keeps[[s.id for s in shares.sites if s.kind in _KEPT_KINDS]] = True
         self._kept: list[Rows] = []
         self._kept_rows = 0
+        self._wanted: dict[tuple[int, int], _Wanted] = {}
         self._presence: dict[int, NDArray[np.int64]] = {}
         self._index: Index = {}
         self._squares: dict[int, list[tuple[Steps, NDArray[np.float64]]]] = {}
@@ -86,14 +96,18 @@ class Digesting:
         self._index[extent].append(batch.steps)
         self._adding.add(batch, columns, rank, self._numbering.cells)
         self._presence[rank] = self._presence.get(rank, 0) + batch.sites
-        own = np.flatnonzero(self._own[batch.key[1]])
+        wanted = self._wanted.get(batch.like)
+        if wanted is None or wanted.batch is not batch:
+            wanted = _Wanted(batch, *(np.flatnonzero(of[batch.key[1]]) for of in (self._own, self._keeps)))
+            self._wanted[batch.like] = wanted
+        own = wanted.own
         sums = np.bincount(batch.step_at[own], columns["sumsq"][own], minlength=len(batch.steps)).astype(np.float64)
         self._squares.setdefault(rank, []).append((batch.steps, sums))
-        self._keep(batch, columns, rank)
+        self._keep(columns, rank, wanted.kept)
 
-    def _keep(self, batch: Batch, columns: Columns, rank: int) -> None:
+    def _keep(self, columns: Columns, rank: int, which: NDArray[np.intp]) -> None:
         if self._keeps.any():
-            self._kept.append(rows_at(columns, np.flatnonzero(self._keeps[batch.key[1]]), rank))
+            self._kept.append(rows_at(columns, which, rank))
             self._kept_rows += len(self._kept[-1])
             if self._kept_rows > KEPT_ROWS:
                 self._kept, self._keeps = [], np.zeros_like(self._keeps)

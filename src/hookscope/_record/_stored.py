@@ -13,7 +13,7 @@ from .._core._errors import RunError
 from .._core._site import Site
 from .._core._stats import COLUMNS
 from ._columns import Rows
-from ._digest import ALL, Digest, Digesting, Index, rows_at
+from ._digest import ALL, KEPT_ROWS, Digest, Digesting, Index, rows_at
 from ._held import window
 from ._per_rank import gaps
 from ._ranktables import RankTables
@@ -42,6 +42,7 @@ class Stored:
         self._tables = tables
         self._shares = shares
         self._digest: Digest | None = None
+        self._latest: tuple[int, Rows | None] | None = None
 
     @property
     def digest(self) -> Digest:
@@ -101,16 +102,13 @@ class Stored:
 
     def rows(self, first: int | None, last: int | None) -> Rows:
         """All rows from one step to another, where memory can hold them."""
-        parts, held = [], 0
-        for extent, columns in scan(self._between(first, last), ALL):
-            parts.append(self._within(columns, extent.rank, first, last))
-            held += len(parts[-1])
-            if held > MOST_ROWS:
-                raise RunError(
-                    f"the rows asked for are more than {MOST_ROWS:,}, which memory may not hold: ask for fewer steps, for one rank "
-                    "(run.rank(0)), for a series of one site (run[...], run.per_rank(...)), or write all of them with run.to_parquet(...)"
-                )
-        return Rows.joined(parts).in_order()
+        found = self._read(first, last, MOST_ROWS)
+        if found is None:
+            raise RunError(
+                f"the rows asked for are more than {MOST_ROWS:,}, which memory may not hold: ask for fewer steps, for one rank "
+                "(run.rank(0)), for a series of one site (run[...], run.per_rank(...)), or write all of them with run.to_parquet(...)"
+            )
+        return found.in_order()
 
     def overview(self, first: int | None, last: int | None) -> Rows:
         """Cells of merged ranks; where only some other rank's copy of a tensor is not finite, that is noted in them."""
@@ -132,6 +130,8 @@ class Stored:
             kept = self._digest.kept
             inside = (first is None or kept.step >= first) & (last is None or kept.step <= last)
             return kept.take(np.flatnonzero((kept.site == site.id) & inside))
+        if first is not None and first == last and (at := self._at(first)) is not None:
+            return at.take(np.flatnonzero(at.site == site.id))
         extents = self.extents if first is None and last is None else self._between(first, last)
         found = self._of(site.id, extents, ALL)
         inside = (first is None or found.step >= first) & (last is None or found.step <= last)
@@ -164,6 +164,22 @@ class Stored:
     def unread(self) -> int:
         """Bytes that form no whole batch."""
         return sum(extent.bytes - whole_bytes(extent) for extent in self.extents)
+
+    def _at(self, step: int) -> Rows | None:
+        """All rows of one step, kept until another one is asked for: who asks for one site of it asks for others; None if they are many."""
+        if self._latest is None or self._latest[0] != step:
+            self._latest = step, self._read(step, step, KEPT_ROWS)
+        return self._latest[1]
+
+    def _read(self, first: int | None, last: int | None, most: int) -> Rows | None:
+        """The rows from one step to another, rank by rank; None if they are more than so many."""
+        parts, held = [], 0
+        for extent, columns in scan(self._between(first, last), ALL):
+            parts.append(self._within(columns, extent.rank, first, last))
+            held += len(parts[-1])
+            if held > most:
+                return None
+        return Rows.joined(parts)
 
     def _between(self, first: int | None, last: int | None) -> list[Extent]:
         """The files that hold any of these steps, with the batches that do."""

@@ -34,14 +34,22 @@ def rank_apart(run: Run, *, times: float = TIMES, at_least: int = AT_LEAST) -> I
     for what, all_steps, all_values in _measures(run):
         there = (all_values > 0).all(axis=1) & np.isfinite(all_values).all(axis=1)
         steps, values = all_steps[there], all_values[there]
-        for i, rank in enumerate(run.ranks if len(steps) >= at_least else ()):
-            ratio = values[:, i] / np.median(np.delete(values, i, axis=1), axis=1)
+        ratios = values / _median_of_others(values) if len(steps) >= at_least else values
+        for rank, ratio in zip(run.ranks if len(steps) >= at_least else (), ratios.T, strict=False):
             far = ratio > times
             if not far.mean() >= SHARE and len(run.ranks) > 2:  # of two, the larger is named
                 far = ratio < 1 / times
             if far.mean() >= SHARE:
                 yield _finding(what, rank, steps[far], float(np.median(ratio)), len(steps))
                 return
+
+
+def _median_of_others(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """[step, rank] the median of a step's numbers without that rank's own."""
+    ordered = np.sort(values, axis=1)
+    others = values.shape[1] - 1
+    middle = [np.where(ordered[:, [at]] < values, ordered[:, [at]], ordered[:, [at + 1]]) for at in {(others - 1) // 2, others // 2}]
+    return np.mean(middle, axis=0)
 
 
 def _finding(what: str, rank: int, far: NDArray[np.int64], ratio: float, steps: int) -> Finding:
