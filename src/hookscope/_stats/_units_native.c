@@ -79,27 +79,6 @@ ALWAYS void take(const float *x, int64_t unit, Out *o) {
     o->absmax = fabs(v) > o->absmax ? fabs(v) : o->absmax;
 }
 
-/* What few blocks have, counted in a second reading of those that do. */
-ALWAYS void count_over(const float *x, int64_t n, Out *o) {
-    int64_t over[4] = {0, 0, 0, 0};
-    for (int64_t i = 0; i < n; i++)
-        for (int k = 0; k < 4; k++) over[k] += magnitude(x + i) > OVER[k];
-    for (int k = 0; k < 4; k++) o->range[OVER_E4M3 + k] += (double)over[k];
-}
-
-ALWAYS void count_tiny(const float *x, int64_t n, Out *o) {
-    int64_t tiny[2] = {0, 0};
-    for (int64_t i = 0; i < n; i++)
-        for (int k = 0; k < 2; k++) tiny[k] += magnitude(x + i) - 1 < TINY[k] - 1; /* zero, less one, is the largest of all */
-    for (int k = 0; k < 2; k++) o->range[TINY_F32 + k] += (double)tiny[k];
-}
-
-ALWAYS int64_t count_large(const float *x, int64_t n) {
-    int64_t large = 0;
-    for (int64_t i = 0; i < n; i++) large += magnitude(x + i) >= SIX;
-    return large;
-}
-
 #define IS_ABOVE _MM_CMPINT_NLE
 #define IS_EQUALS _MM_CMPINT_EQ
 #define IS_BELOW _MM_CMPINT_LT
@@ -293,7 +272,7 @@ typedef uint32_t NAME(Words) __attribute__((vector_size(BYTES)));
 typedef struct {
     NAME(Doubles) s1[2], s2[2], s3[2], s4[2], abs[2];
     NAME(Floats) min, max;
-    NAME(Ints) positive, zero, tiny, least; /* tiny for e4m3, zero included; least magnitude but zero, less one, as an unsigned number */
+    NAME(Ints) positive, zero, tiny, tinier, least; /* tiny for e4m3 and float16, zero included; least magnitude but zero, less one, unsigned */
 } NAME(Lanes);
 
 INLINE void NAME(clear)(NAME(Lanes) *t) {
@@ -350,6 +329,7 @@ INLINE void NAME(take_lanes)(const float *x, const NAME(Doubles) *shift, NAME(La
     COUNT(t->positive, (NAME(Ints))f, ABOVE, 0); /* as whole numbers, positive floats are those above 0 */
     COUNT(t->zero, bits, EQUALS, 0);
     COUNT(t->tiny, bits, BELOW, (int32_t)TINY[2]);
+    COUNT(t->tinier, bits, BELOW, (int32_t)TINY[1]); /* at once: of numbers around 0.1, few blocks have none */
     t->least = LEAST(bits - 1, t->least);
 }
 
@@ -364,17 +344,40 @@ INLINE void NAME(add_counts)(double *row, NAME(Ints) counts) {
     for (int j = 0; j < LANES; j++) row[j] += counts[j];
 }
 
-INLINE void NAME(add_ranges)(const NAME(Lanes) *t, Out *o) {
-    NAME(Ints) counts = t->tiny - t->zero;
-    int64_t sum = 0;
-    for (int j = 0; j < LANES; j++) sum += counts[j];
-    o->range[TINY_E4M3] += (double)sum;
+INLINE double NAME(count)(NAME(Ints) lanes) {
+    int32_t sum = 0;
+    for (int j = 0; j < LANES; j++) sum += lanes[j];
+    return sum;
 }
 
-INLINE int NAME(has_tiny)(const NAME(Lanes) *t) {
-    int found = 0;
-    for (int j = 0; j < LANES; j++) found |= (uint32_t)t->least[j] < TINY[TINY_F16] - 1;
+INLINE void NAME(add_ranges)(const NAME(Lanes) *t, Out *o) {
+    o->range[TINY_E4M3] += NAME(count)(t->tiny - t->zero);
+    o->range[TINY_F16] += NAME(count)(t->tinier - t->zero);
+}
+
+/* What few blocks have, counted in a second reading of those that do. */
+typedef struct {
+    NAME(Ints) large, over[4], subnormal; /* zero included */
+} NAME(Rare);
+
+INLINE int NAME(is_rare)(const NAME(Lanes) *t, double most) {
+    int found = most >= 6;
+    for (int j = 0; j < LANES; j++) found |= (uint32_t)t->least[j] < TINY[0] - 1;
     return found;
+}
+
+INLINE void NAME(take_rare)(const float *x, NAME(Rare) *r) {
+    NAME(Ints) bits;
+    memcpy(&bits, x, sizeof bits);
+    bits &= 0x7fffffff;
+    COUNT(r->large, bits, ABOVE, (int32_t)SIX - 1);
+    COUNT(r->subnormal, bits, BELOW, (int32_t)TINY[0]);
+    for (int k = 0; k < 4; k++) COUNT(r->over[k], bits, ABOVE, (int32_t)OVER[k]);
+}
+
+INLINE void NAME(add_rare_ranges)(const NAME(Rare) *r, const NAME(Lanes) *t, Out *o) {
+    o->range[TINY_F32] += NAME(count)(r->subnormal - t->zero);
+    for (int k = 0; k < 4; k++) o->range[OVER_E4M3 + k] += NAME(count)(r->over[k]);
 }
 
 /* Each lane is a unit of its own. */
@@ -405,12 +408,6 @@ INLINE double NAME(total)(NAME(Doubles) lanes) {
     for (int width = HALF / 2; width; width /= 2)
         for (int j = 0; j < width; j++) part[j] += part[j + width];
     return part[0];
-}
-
-INLINE double NAME(count)(NAME(Ints) lanes) {
-    int32_t sum = 0;
-    for (int j = 0; j < LANES; j++) sum += lanes[j];
-    return sum;
 }
 
 /* All lanes are of one unit. */
@@ -457,7 +454,7 @@ INLINE void NAME(columns)(const float *x, int64_t rows, int64_t unit, Out *o) {
     memcpy(shift, o->shift + unit, sizeof shift);
     for (int64_t i = 0; i < rows; i++) {
         /* Rows lie too far apart for the processor to guess the next ones: 2.5 times as fast on memory that is not in cache. */
-        __builtin_prefetch(x + (i + AHEAD < rows ? i + AHEAD : i) * o->units);
+        __builtin_prefetch(i + AHEAD < rows ? x + (i + AHEAD) * o->units : x + (i + AHEAD - rows) * o->units + LANES);
         NAME(take_lanes)(x + i * o->units, shift, &t);
     }
     if (!NAME(is_finite)(&t)) {
@@ -468,13 +465,11 @@ INLINE void NAME(columns)(const float *x, int64_t rows, int64_t unit, Out *o) {
     NAME(flush_columns)(&t, unit, (double)rows, o);
     double most = NAME(largest)(&t);
     o->absmax = most > o->absmax ? most : o->absmax;
-    if (most >= 6)
-        for (int64_t i = 0; i < rows; i++)
-            for (int j = 0; j < LANES; j++) o->row[LARGE * o->units + unit + j] += magnitude(x + i * o->units + j) >= SIX;
-    if (most > 448)
-        for (int64_t i = 0; i < rows; i++) count_over(x + i * o->units, LANES, o);
-    if (NAME(has_tiny)(&t))
-        for (int64_t i = 0; i < rows; i++) count_tiny(x + i * o->units, LANES, o);
+    if (!NAME(is_rare)(&t, most)) return;
+    NAME(Rare) rare = {{0}};
+    for (int64_t i = 0; i < rows; i++) NAME(take_rare)(x + i * o->units, &rare);
+    NAME(add_counts)(o->row + LARGE * o->units + unit, rare.large);
+    NAME(add_rare_ranges)(&rare, &t, o);
 }
 
 INLINE void NAME(read_last)(const float *x, int64_t outer, Out *o) {
@@ -506,12 +501,12 @@ INLINE void NAME(runs)(const float *x, int64_t count, int64_t inner, int64_t apa
     NAME(flush_runs)(&t, unit, (double)(count * even), o);
     double most = NAME(largest)(&t);
     o->absmax = most > o->absmax ? most : o->absmax;
-    if (most >= 6)
-        for (int64_t r = 0; r < count; r++) o->row[LARGE * o->units + unit] += (double)count_large(x + r * apart, even);
-    if (most > 448)
-        for (int64_t r = 0; r < count; r++) count_over(x + r * apart, even, o);
-    if (NAME(has_tiny)(&t))
-        for (int64_t r = 0; r < count; r++) count_tiny(x + r * apart, even, o);
+    if (!NAME(is_rare)(&t, most)) return;
+    NAME(Rare) rare = {{0}};
+    for (int64_t r = 0; r < count; r++)
+        for (int64_t i = 0; i < even; i += LANES) NAME(take_rare)(x + r * apart + i, &rare);
+    o->row[LARGE * o->units + unit] += NAME(count)(rare.large);
+    NAME(add_rare_ranges)(&rare, &t, o);
 }
 
 INLINE void NAME(read_middle)(const float *x, int64_t outer, int64_t inner, Out *o) {
