@@ -239,7 +239,98 @@ static PyObject *use(PyObject *self, PyObject *name) {
     return PyErr_Format(PyExc_ValueError, "%R: choose one of levels()", name);
 }
 
+/* ---- tensors of one form: asked here for what the interpreter would ask one at a time ---- */
+
+enum { DTYPE, LAYOUT, SHAPE, IS_CPU, IS_NESTED, STRIDE, IS_NEG, DATA_PTR, NAMES };
+static const char *const NAME_TEXTS[NAMES] = {"dtype", "layout", "shape", "is_cpu", "is_nested", "stride", "is_neg", "data_ptr"};
+static PyObject *names[NAMES];
+
+/* What a tensor has to be, a value for each name up to `STRIDE`, and where its units are to be added. */
+typedef struct {
+    PyObject_HEAD
+    PyObject *type, *is[IS_NEG];
+    int64_t outer, inner;
+    Out out;
+} Form;
+static PyTypeObject *form_type;
+
+static PyObject *asked(PyObject *tensor, int name) {
+    return name >= STRIDE ? PyObject_CallMethodObjArgs(tensor, names[name], NULL) : PyObject_GetAttr(tensor, names[name]);
+}
+
+static int is_equal(PyObject *tensor, int name, PyObject *to) {
+    PyObject *found = asked(tensor, name);
+    int equal = found && PyObject_RichCompareBool(found, to, Py_EQ) == 1;
+    Py_XDECREF(found);
+    return equal;
+}
+
+/* The address of a tensor of this form; NULL for any other, with or without an error. */
+static const float *address_of(const Form *form, PyObject *tensor) {
+    if ((PyObject *)Py_TYPE(tensor) != form->type) return NULL;
+    for (int name = 0; name < IS_NEG; name++)
+        if (!is_equal(tensor, name, form->is[name])) return NULL;
+    if (!is_equal(tensor, IS_NEG, Py_False)) return NULL;
+    PyObject *found = asked(tensor, DATA_PTR);
+    const float *x = found ? PyLong_AsVoidPtr(found) : NULL;
+    Py_XDECREF(found);
+    return x;
+}
+
+PyDoc_STRVAR(form_add_doc, "add(tensor)\n--\n\nAdd a tensor of this form and return the largest magnitude in it; None for any other.");
+static PyObject *form_add(PyObject *self, PyObject *tensor) {
+    Form *form = (Form *)self;
+    const float *x = address_of(form, tensor);
+    if (!x) {
+        PyErr_Clear();
+        Py_RETURN_NONE;
+    }
+    Out out = form->out;
+    Py_BEGIN_ALLOW_THREADS
+    level->reader(x, form->outer, form->inner, &out);
+    Py_END_ALLOW_THREADS
+    return PyFloat_FromDouble(out.absmax);
+}
+
+static void form_dealloc(PyObject *self) {
+    Form *form = (Form *)self;
+    PyTypeObject *type = Py_TYPE(self);
+    Py_XDECREF(form->type);
+    for (int name = 0; name < IS_NEG; name++) Py_XDECREF(form->is[name]);
+    PyObject_Free(self);
+    Py_DECREF(type);
+}
+
+PyDoc_STRVAR(form_doc, "form(tensor, outer, units, inner, shift, rows, ranges)\n--\n\nWhat reads tensors of the type, dtype, shape and strides of this one: "
+                       "outer * units * inner floats\nwithout gaps, added where add() would. Addresses are trusted.");
+static PyObject *form(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
+    (void)self;
+    if (nargs != 7) return PyErr_Format(PyExc_TypeError, "form() takes 7 arguments, got %zd", nargs);
+    int64_t outer = PyLong_AsLongLong(args[1]), units = PyLong_AsLongLong(args[2]), inner = PyLong_AsLongLong(args[3]);
+    Out out = {PyLong_AsVoidPtr(args[4]), PyLong_AsVoidPtr(args[5]), PyLong_AsVoidPtr(args[6]), 0, units};
+    if (PyErr_Occurred()) return NULL;
+    if (outer < 1 || units < 1 || inner < 1 || !out.shift || !out.row || !out.range)
+        return PyErr_Format(PyExc_ValueError, "null address, or a size below 1");
+    Form *made = PyObject_New(Form, form_type);
+    if (!made) return NULL;
+    made->type = (PyObject *)Py_TYPE(args[0]);
+    Py_INCREF(made->type);
+    made->outer = outer, made->inner = inner, made->out = out;
+    memset(made->is, 0, sizeof made->is);
+    for (int name = 0; name < IS_NEG; name++)
+        if (!(made->is[name] = asked(args[0], name))) {
+            Py_DECREF(made);
+            return NULL;
+        }
+    return (PyObject *)made;
+}
+
+static PyMethodDef form_methods[] = {{"add", form_add, METH_O, form_add_doc}, {NULL, NULL, 0, NULL}};
+static PyType_Slot form_slots[] = {{Py_tp_dealloc, (void *)form_dealloc}, {Py_tp_methods, form_methods}, {0, NULL}};
+static PyType_Spec form_spec = {"hookscope._stats._units_native.Form", sizeof(Form), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, form_slots};
+
 static PyMethodDef methods[] = {
+    {"form", (PyCFunction)(void (*)(void))form, METH_FASTCALL, form_doc},
     {"add", (PyCFunction)(void (*)(void))add, METH_FASTCALL, add_doc},
     {"begin", (PyCFunction)(void (*)(void))begin, METH_FASTCALL, begin_doc},
     {"recentre", (PyCFunction)(void (*)(void))recentre, METH_FASTCALL, recentre_doc},
@@ -250,6 +341,9 @@ static PyMethodDef methods[] = {
 static int exec(PyObject *module) {
     (void)module;
     find_levels();
+    for (int name = 0; name < NAMES; name++)
+        if (!names[name] && !(names[name] = PyUnicode_InternFromString(NAME_TEXTS[name]))) return -1;
+    if (!form_type && !(form_type = (PyTypeObject *)PyType_FromSpec(&form_spec))) return -1;
     return 0;
 }
 static PyModuleDef_Slot slots[] = {{Py_mod_exec, (void *)exec}, {0, NULL}};
