@@ -46,7 +46,9 @@ class Options:
 
 def has_parameters(module: nn.Module) -> bool:
     """Whether a module or one inside it has any; `parameters()` would make names for them."""
-    return any(p is not None for p in module._parameters.values()) or any(has_parameters(m) for m in module._modules.values() if m is not None)
+    if any(parameter is not None for parameter in module._parameters.values()):
+        return True
+    return any(has_parameters(child) for child in module._modules.values() if child is not None)
 
 
 class Pass:
@@ -92,7 +94,7 @@ class Pass:
     def _place_hooks(self, named: NamedModule, undo: ExitStack) -> None:
         path, module, attention = named.path, named.module, self.options.attention
         heard = Heard(path, module, acts=kind(module) != "other", knows_axis=isinstance(module, CHANNELS_FIRST + CHANNELS_LAST))
-        is_on, find, passes_on = self._turn.is_on, self._trail.find, keeps_units(module)
+        is_on, find, left, passes_on = self._turn.is_on, self._trail.find, self._left, keeps_units(module)
 
         def before(_module: nn.Module, args: tuple[Any, ...]) -> None:
             if not is_on():
@@ -105,19 +107,7 @@ class Pass:
 
         def after(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
             if is_on():
-                unnoticed(returned, args, kwargs, output)
-
-        def returned(args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-            if attention:
-                self.attending.leave(path)
-            known = heard.first if type(output) is torch.Tensor and path not in self._calls else None
-            if known is None or not self._again(known, heard, output):
-                self._returned(heard, output)
-            else:
-                self._calls[path] = 1
-            if attention:
-                self.attending.returned(path, module, args, kwargs, output)
-            heard.taken = None
+                unnoticed(left, heard, args, kwargs, output)
 
         if passes_on or attention:
             undo.callback(module.register_forward_pre_hook(Hook(before)).remove)
@@ -130,8 +120,19 @@ class Pass:
         self._calls.clear()
         self.attending.clear()
 
+    def _left(self, heard: Heard, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        if self.options.attention:
+            self.attending.leave(heard.path)
+        self._returned(heard, output)
+        if self.options.attention:
+            self.attending.returned(heard.path, heard.module, args, kwargs, output)
+        heard.taken = None
+
     def _returned(self, heard: Heard, output: Any) -> None:
-        index = self._calls.get(heard.path, 0)
+        index, first = self._calls.get(heard.path, 0), heard.first
+        if index == 0 and first is not None and type(output) is torch.Tensor and self._again(first, heard, output):
+            self._calls[heard.path] = 1
+            return
         self._calls[heard.path] = index + 1
         self.called.add(heard.path)
         found = leaves(output)
