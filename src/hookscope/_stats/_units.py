@@ -8,7 +8,8 @@ that has come to lie far from it: then no digits are lost, and a batch costs one
 from __future__ import annotations
 
 import math
-from typing import Any, cast
+from collections.abc import Callable
+from typing import Any, NamedTuple, cast
 
 import torch
 
@@ -26,6 +27,13 @@ CHUNK = 1 << 20  # elements whose float64 copies the torch path holds at a time
 
 
 UNIT_KERNEL = load("_units_native")
+
+
+class Form(NamedTuple):
+    """What adds a tensor like an earlier one, and how many numbers such a one has."""
+
+    add: Callable[[torch.Tensor], float | None]
+    numel: int
 
 
 class Units:
@@ -54,25 +62,39 @@ class Units:
         """Add a floating-point tensor whose units are along `axis`; returns the largest finite magnitude in it (0 for none)."""
         if not values.numel():
             return 0.0
-        values = values.detach().to(self.device)
+        values = values.detach().to(self.device).resolve_neg()
         if self._natively and values.dtype in _NARROW:
             x, axis = values.float(), axis % max(values.dim(), 1)
             if not x.is_contiguous():
                 x, axis = in_memory_order(x, axis)
-            return self.add_at(x.data_ptr(), *sizes(x, axis))
+            return self._add_at(x.data_ptr(), *sizes(x, axis))
         if self._read == 0:
             self._begin(laid_out(values, axis))
         most = self._add_plainly(laid_out(values, axis))
         self._count(values.numel())
         return most
 
-    @property
-    def takes_addresses(self) -> bool:
-        """Whether `add_at` may be called."""
-        return self._natively
+    def form_of(self, tensor: torch.Tensor, axis: int) -> Form | None:
+        """What adds tensors of the form of this one, quickly; None where it has gaps or is not of float32 in the memory of this process."""
+        if not self._natively or not is_bare(tensor):
+            return None
+        ordered, axis = in_memory_order(tensor, axis)
+        if ordered.data_ptr() != tensor.data_ptr():
+            return None
+        assert UNIT_KERNEL is not None
+        outer, inner = sizes(ordered, axis)
+        return Form(UNIT_KERNEL.form(tensor, outer, self.units, inner, *self._pointers).add, tensor.numel())
 
-    def add_at(self, address: int, outer: int, inner: int) -> float:
-        """Add the outer x units x inner numbers of float32 that lie there; returns the largest finite magnitude among them."""
+    def add_like(self, tensor: torch.Tensor, form: Form) -> float | None:
+        """Add a tensor of a form, once others were added; returns the largest finite magnitude in it, None for one of another form."""
+        most = form.add(tensor)
+        if most is not None:
+            self._read += form.numel
+            if self._read >= self._due:
+                self._recentre()
+        return most
+
+    def _add_at(self, address: int, outer: int, inner: int) -> float:
         assert UNIT_KERNEL is not None
         if self._read == 0:
             UNIT_KERNEL.begin(address, outer, self.units, inner, self._pointers[0])
@@ -83,7 +105,6 @@ class Units:
     def _count(self, numel: int) -> None:
         self._read += numel
         if self._read >= self._due:
-            self._due = 4 * self._read
             self._recentre()
 
     def stats(self) -> UnitStats:
@@ -129,6 +150,7 @@ class Units:
 
     def _recentre(self) -> None:
         """Move the shift to the mean where it is far from it: the sums become those of the central moments."""
+        self._due = 4 * self._read
         if self._natively and UNIT_KERNEL is not None:
             UNIT_KERNEL.recentre(self.units, FAR, *self._pointers[:2])
             return
@@ -139,6 +161,13 @@ class Units:
         if abs(m4.sum() - m4.sum()) == 0:  # beyond that, float64 itself has overflowed
             shift[:] = mean
             rows[S1], rows[S2], rows[S3], rows[S4] = 0.0, m2, m3, m4
+
+
+def is_bare(tensor: torch.Tensor) -> bool:
+    """Whether its numbers are float32 and lie in the memory of this process, where its strides say."""
+    if type(tensor) is not torch.Tensor or tensor.dtype is not torch.float32 or tensor.layout is not torch.strided:
+        return False
+    return tensor.is_cpu and not tensor.is_nested and not tensor.is_neg() and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
 
 def sizes(x: torch.Tensor, axis: int) -> tuple[int, int]:

@@ -79,27 +79,6 @@ ALWAYS void take(const float *x, int64_t unit, Out *o) {
     o->absmax = fabs(v) > o->absmax ? fabs(v) : o->absmax;
 }
 
-/* What few blocks have, counted in a second reading of those that do. */
-ALWAYS void count_over(const float *x, int64_t n, Out *o) {
-    int64_t over[4] = {0, 0, 0, 0};
-    for (int64_t i = 0; i < n; i++)
-        for (int k = 0; k < 4; k++) over[k] += magnitude(x + i) > OVER[k];
-    for (int k = 0; k < 4; k++) o->range[OVER_E4M3 + k] += (double)over[k];
-}
-
-ALWAYS void count_tiny(const float *x, int64_t n, Out *o) {
-    int64_t tiny[2] = {0, 0};
-    for (int64_t i = 0; i < n; i++)
-        for (int k = 0; k < 2; k++) tiny[k] += magnitude(x + i) - 1 < TINY[k] - 1; /* zero, less one, is the largest of all */
-    for (int k = 0; k < 2; k++) o->range[TINY_F32 + k] += (double)tiny[k];
-}
-
-ALWAYS int64_t count_large(const float *x, int64_t n) {
-    int64_t large = 0;
-    for (int64_t i = 0; i < n; i++) large += magnitude(x + i) >= SIX;
-    return large;
-}
-
 #define IS_ABOVE _MM_CMPINT_NLE
 #define IS_EQUALS _MM_CMPINT_EQ
 #define IS_BELOW _MM_CMPINT_LT
@@ -260,7 +239,98 @@ static PyObject *use(PyObject *self, PyObject *name) {
     return PyErr_Format(PyExc_ValueError, "%R: choose one of levels()", name);
 }
 
+/* ---- tensors of one form: asked here for what the interpreter would ask one at a time ---- */
+
+enum { DTYPE, LAYOUT, SHAPE, IS_CPU, IS_NESTED, STRIDE, IS_NEG, DATA_PTR, NAMES };
+static const char *const NAME_TEXTS[NAMES] = {"dtype", "layout", "shape", "is_cpu", "is_nested", "stride", "is_neg", "data_ptr"};
+static PyObject *names[NAMES];
+
+/* What a tensor has to be, a value for each name up to `STRIDE`, and where its units are to be added. */
+typedef struct {
+    PyObject_HEAD
+    PyObject *type, *is[IS_NEG];
+    int64_t outer, inner;
+    Out out;
+} Form;
+static PyTypeObject *form_type;
+
+static PyObject *asked(PyObject *tensor, int name) {
+    return name >= STRIDE ? PyObject_CallMethodObjArgs(tensor, names[name], NULL) : PyObject_GetAttr(tensor, names[name]);
+}
+
+static int is_equal(PyObject *tensor, int name, PyObject *to) {
+    PyObject *found = asked(tensor, name);
+    int equal = found && PyObject_RichCompareBool(found, to, Py_EQ) == 1;
+    Py_XDECREF(found);
+    return equal;
+}
+
+/* The address of a tensor of this form; NULL for any other, with or without an error. */
+static const float *address_of(const Form *form, PyObject *tensor) {
+    if ((PyObject *)Py_TYPE(tensor) != form->type) return NULL;
+    for (int name = 0; name < IS_NEG; name++)
+        if (!is_equal(tensor, name, form->is[name])) return NULL;
+    if (!is_equal(tensor, IS_NEG, Py_False)) return NULL;
+    PyObject *found = asked(tensor, DATA_PTR);
+    const float *x = found ? PyLong_AsVoidPtr(found) : NULL;
+    Py_XDECREF(found);
+    return x;
+}
+
+PyDoc_STRVAR(form_add_doc, "add(tensor)\n--\n\nAdd a tensor of this form and return the largest magnitude in it; None for any other.");
+static PyObject *form_add(PyObject *self, PyObject *tensor) {
+    Form *form = (Form *)self;
+    const float *x = address_of(form, tensor);
+    if (!x) {
+        PyErr_Clear();
+        Py_RETURN_NONE;
+    }
+    Out out = form->out;
+    Py_BEGIN_ALLOW_THREADS
+    level->reader(x, form->outer, form->inner, &out);
+    Py_END_ALLOW_THREADS
+    return PyFloat_FromDouble(out.absmax);
+}
+
+static void form_dealloc(PyObject *self) {
+    Form *form = (Form *)self;
+    PyTypeObject *type = Py_TYPE(self);
+    Py_XDECREF(form->type);
+    for (int name = 0; name < IS_NEG; name++) Py_XDECREF(form->is[name]);
+    PyObject_Free(self);
+    Py_DECREF(type);
+}
+
+PyDoc_STRVAR(form_doc, "form(tensor, outer, units, inner, shift, rows, ranges)\n--\n\nWhat reads tensors of the type, dtype, shape and strides of this one: "
+                       "outer * units * inner floats\nwithout gaps, added where add() would. Addresses are trusted.");
+static PyObject *form(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
+    (void)self;
+    if (nargs != 7) return PyErr_Format(PyExc_TypeError, "form() takes 7 arguments, got %zd", nargs);
+    int64_t outer = PyLong_AsLongLong(args[1]), units = PyLong_AsLongLong(args[2]), inner = PyLong_AsLongLong(args[3]);
+    Out out = {PyLong_AsVoidPtr(args[4]), PyLong_AsVoidPtr(args[5]), PyLong_AsVoidPtr(args[6]), 0, units};
+    if (PyErr_Occurred()) return NULL;
+    if (outer < 1 || units < 1 || inner < 1 || !out.shift || !out.row || !out.range)
+        return PyErr_Format(PyExc_ValueError, "null address, or a size below 1");
+    Form *made = PyObject_New(Form, form_type);
+    if (!made) return NULL;
+    made->type = (PyObject *)Py_TYPE(args[0]);
+    Py_INCREF(made->type);
+    made->outer = outer, made->inner = inner, made->out = out;
+    memset(made->is, 0, sizeof made->is);
+    for (int name = 0; name < IS_NEG; name++)
+        if (!(made->is[name] = asked(args[0], name))) {
+            Py_DECREF(made);
+            return NULL;
+        }
+    return (PyObject *)made;
+}
+
+static PyMethodDef form_methods[] = {{"add", form_add, METH_O, form_add_doc}, {NULL, NULL, 0, NULL}};
+static PyType_Slot form_slots[] = {{Py_tp_dealloc, (void *)form_dealloc}, {Py_tp_methods, form_methods}, {0, NULL}};
+static PyType_Spec form_spec = {"hookscope._stats._units_native.Form", sizeof(Form), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, form_slots};
+
 static PyMethodDef methods[] = {
+    {"form", (PyCFunction)(void (*)(void))form, METH_FASTCALL, form_doc},
     {"add", (PyCFunction)(void (*)(void))add, METH_FASTCALL, add_doc},
     {"begin", (PyCFunction)(void (*)(void))begin, METH_FASTCALL, begin_doc},
     {"recentre", (PyCFunction)(void (*)(void))recentre, METH_FASTCALL, recentre_doc},
@@ -271,6 +341,9 @@ static PyMethodDef methods[] = {
 static int exec(PyObject *module) {
     (void)module;
     find_levels();
+    for (int name = 0; name < NAMES; name++)
+        if (!names[name] && !(names[name] = PyUnicode_InternFromString(NAME_TEXTS[name]))) return -1;
+    if (!form_type && !(form_type = (PyTypeObject *)PyType_FromSpec(&form_spec))) return -1;
     return 0;
 }
 static PyModuleDef_Slot slots[] = {{Py_mod_exec, (void *)exec}, {0, NULL}};
@@ -293,7 +366,7 @@ typedef uint32_t NAME(Words) __attribute__((vector_size(BYTES)));
 typedef struct {
     NAME(Doubles) s1[2], s2[2], s3[2], s4[2], abs[2];
     NAME(Floats) min, max;
-    NAME(Ints) positive, zero, tiny, least; /* tiny for e4m3, zero included; least magnitude but zero, less one, as an unsigned number */
+    NAME(Ints) positive, zero, tiny, tinier, least; /* tiny for e4m3 and float16, zero included; least magnitude but zero, less one, unsigned */
 } NAME(Lanes);
 
 INLINE void NAME(clear)(NAME(Lanes) *t) {
@@ -350,6 +423,7 @@ INLINE void NAME(take_lanes)(const float *x, const NAME(Doubles) *shift, NAME(La
     COUNT(t->positive, (NAME(Ints))f, ABOVE, 0); /* as whole numbers, positive floats are those above 0 */
     COUNT(t->zero, bits, EQUALS, 0);
     COUNT(t->tiny, bits, BELOW, (int32_t)TINY[2]);
+    COUNT(t->tinier, bits, BELOW, (int32_t)TINY[1]); /* at once: of numbers around 0.1, few blocks have none */
     t->least = LEAST(bits - 1, t->least);
 }
 
@@ -364,17 +438,40 @@ INLINE void NAME(add_counts)(double *row, NAME(Ints) counts) {
     for (int j = 0; j < LANES; j++) row[j] += counts[j];
 }
 
-INLINE void NAME(add_ranges)(const NAME(Lanes) *t, Out *o) {
-    NAME(Ints) counts = t->tiny - t->zero;
-    int64_t sum = 0;
-    for (int j = 0; j < LANES; j++) sum += counts[j];
-    o->range[TINY_E4M3] += (double)sum;
+INLINE double NAME(count)(NAME(Ints) lanes) {
+    int32_t sum = 0;
+    for (int j = 0; j < LANES; j++) sum += lanes[j];
+    return sum;
 }
 
-INLINE int NAME(has_tiny)(const NAME(Lanes) *t) {
-    int found = 0;
-    for (int j = 0; j < LANES; j++) found |= (uint32_t)t->least[j] < TINY[TINY_F16] - 1;
+INLINE void NAME(add_ranges)(const NAME(Lanes) *t, Out *o) {
+    o->range[TINY_E4M3] += NAME(count)(t->tiny - t->zero);
+    o->range[TINY_F16] += NAME(count)(t->tinier - t->zero);
+}
+
+/* What few blocks have, counted in a second reading of those that do. */
+typedef struct {
+    NAME(Ints) large, over[4], subnormal; /* zero included */
+} NAME(Rare);
+
+INLINE int NAME(is_rare)(const NAME(Lanes) *t, double most) {
+    int found = most >= 6;
+    for (int j = 0; j < LANES; j++) found |= (uint32_t)t->least[j] < TINY[0] - 1;
     return found;
+}
+
+INLINE void NAME(take_rare)(const float *x, NAME(Rare) *r) {
+    NAME(Ints) bits;
+    memcpy(&bits, x, sizeof bits);
+    bits &= 0x7fffffff;
+    COUNT(r->large, bits, ABOVE, (int32_t)SIX - 1);
+    COUNT(r->subnormal, bits, BELOW, (int32_t)TINY[0]);
+    for (int k = 0; k < 4; k++) COUNT(r->over[k], bits, ABOVE, (int32_t)OVER[k]);
+}
+
+INLINE void NAME(add_rare_ranges)(const NAME(Rare) *r, const NAME(Lanes) *t, Out *o) {
+    o->range[TINY_F32] += NAME(count)(r->subnormal - t->zero);
+    for (int k = 0; k < 4; k++) o->range[OVER_E4M3 + k] += NAME(count)(r->over[k]);
 }
 
 /* Each lane is a unit of its own. */
@@ -405,12 +502,6 @@ INLINE double NAME(total)(NAME(Doubles) lanes) {
     for (int width = HALF / 2; width; width /= 2)
         for (int j = 0; j < width; j++) part[j] += part[j + width];
     return part[0];
-}
-
-INLINE double NAME(count)(NAME(Ints) lanes) {
-    int32_t sum = 0;
-    for (int j = 0; j < LANES; j++) sum += lanes[j];
-    return sum;
 }
 
 /* All lanes are of one unit. */
@@ -457,7 +548,7 @@ INLINE void NAME(columns)(const float *x, int64_t rows, int64_t unit, Out *o) {
     memcpy(shift, o->shift + unit, sizeof shift);
     for (int64_t i = 0; i < rows; i++) {
         /* Rows lie too far apart for the processor to guess the next ones: 2.5 times as fast on memory that is not in cache. */
-        __builtin_prefetch(x + (i + AHEAD < rows ? i + AHEAD : i) * o->units);
+        __builtin_prefetch(i + AHEAD < rows ? x + (i + AHEAD) * o->units : x + (i + AHEAD - rows) * o->units + LANES);
         NAME(take_lanes)(x + i * o->units, shift, &t);
     }
     if (!NAME(is_finite)(&t)) {
@@ -468,13 +559,11 @@ INLINE void NAME(columns)(const float *x, int64_t rows, int64_t unit, Out *o) {
     NAME(flush_columns)(&t, unit, (double)rows, o);
     double most = NAME(largest)(&t);
     o->absmax = most > o->absmax ? most : o->absmax;
-    if (most >= 6)
-        for (int64_t i = 0; i < rows; i++)
-            for (int j = 0; j < LANES; j++) o->row[LARGE * o->units + unit + j] += magnitude(x + i * o->units + j) >= SIX;
-    if (most > 448)
-        for (int64_t i = 0; i < rows; i++) count_over(x + i * o->units, LANES, o);
-    if (NAME(has_tiny)(&t))
-        for (int64_t i = 0; i < rows; i++) count_tiny(x + i * o->units, LANES, o);
+    if (!NAME(is_rare)(&t, most)) return;
+    NAME(Rare) rare = {{0}};
+    for (int64_t i = 0; i < rows; i++) NAME(take_rare)(x + i * o->units, &rare);
+    NAME(add_counts)(o->row + LARGE * o->units + unit, rare.large);
+    NAME(add_rare_ranges)(&rare, &t, o);
 }
 
 INLINE void NAME(read_last)(const float *x, int64_t outer, Out *o) {
@@ -506,12 +595,12 @@ INLINE void NAME(runs)(const float *x, int64_t count, int64_t inner, int64_t apa
     NAME(flush_runs)(&t, unit, (double)(count * even), o);
     double most = NAME(largest)(&t);
     o->absmax = most > o->absmax ? most : o->absmax;
-    if (most >= 6)
-        for (int64_t r = 0; r < count; r++) o->row[LARGE * o->units + unit] += (double)count_large(x + r * apart, even);
-    if (most > 448)
-        for (int64_t r = 0; r < count; r++) count_over(x + r * apart, even, o);
-    if (NAME(has_tiny)(&t))
-        for (int64_t r = 0; r < count; r++) count_tiny(x + r * apart, even, o);
+    if (!NAME(is_rare)(&t, most)) return;
+    NAME(Rare) rare = {{0}};
+    for (int64_t r = 0; r < count; r++)
+        for (int64_t i = 0; i < even; i += LANES) NAME(take_rare)(x + r * apart + i, &rare);
+    o->row[LARGE * o->units + unit] += NAME(count)(rare.large);
+    NAME(add_rare_ranges)(&rare, &t, o);
 }
 
 INLINE void NAME(read_middle)(const float *x, int64_t outer, int64_t inner, Out *o) {

@@ -43,5 +43,6 @@ def keeps_units(module: nn.Module) -> bool:
 
 def _looks_rectifying(module: nn.Module) -> bool:
     cls = type(module)
-    bare = next(module.children(), None) is None and next(module.parameters(), None) is None
-    return bare and not cls.__module__.startswith("torch.") and any(name in cls.__name__.lower() for name in _NAMED)
+    if cls.__module__.startswith("torch.") or not any(name in cls.__name__.lower() for name in _NAMED):
+        return False
+    return next(module.children(), None) is None and next(module.parameters(), None) is None

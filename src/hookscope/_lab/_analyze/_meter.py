@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from ..._stats._units import Units
+from ..._stats._units import Form, Units
 from ._layer import Bounded, Massive
 from ._moment import MomentSum
 
@@ -28,8 +28,9 @@ class Meter:
 
     def __init__(self, units: int, device: torch.device, reading: Reading) -> None:
         self.units = Units(units, device)
-        self.reading, self.batches = reading, 0
+        self.reading = reading
         self.moment = MomentSum(units, self.units.device) if reading.spectrum and units > 1 else None
+        self._reads_more = reading.bounds is not None or self.moment is not None
         self._beyond = self._zeros(2, units) if reading.bounds is not None else None
         self._massive: torch.Tensor | None = None  # few places ever have one
         self._top = self._ratio = 0.0
@@ -38,14 +39,18 @@ class Meter:
         """Add a tensor whose units are along `axis`."""
         self._look(values, axis, self.units.add(values, axis))
 
-    def add_at(self, values: torch.Tensor, axis: int, sizes: tuple[int, int]) -> None:
-        """Add a tensor of float32 without gaps; `sizes` say how often all units come, and how many numbers each has in a row."""
-        self._look(values, axis, self.units.add_at(values.data_ptr(), *sizes))
+    def add_like(self, values: torch.Tensor, form: Form, axis: int) -> bool:
+        """Add a tensor of a form that the units gave; whether it was one."""
+        most = self.units.add_like(values, form)
+        if most is None:
+            return False
+        if self._reads_more or most > MASSIVE:
+            self._look(values, axis, most)
+        return True
 
     def _look(self, values: torch.Tensor, axis: int, most: float) -> None:
         """What the sums of the units do not tell; `most` is the largest magnitude."""
-        self.batches += 1
-        if self.reading.bounds is None and self.moment is None and most <= MASSIVE:
+        if not self._reads_more and most <= MASSIVE:
             return
         rows = values.movedim(axis, -1).reshape(-1, self.units.units).to(self.units.device)
         if self.reading.bounds is not None:

@@ -14,7 +14,7 @@ from ..._core._site import Site
 from ..._taps._hook import Hook
 from ..._taps._inventory import NamedModule, bases, modules
 from ..._taps._leaves import leaves
-from ..._taps._modes import unseen
+from ..._taps._modes import unnoticed
 from .._batch import Feed, Forward, batches, is_alone, some
 from .._inner import running_eagerly
 from .._turn import Turn
@@ -23,7 +23,7 @@ from .._unit_axis import CHANNELS_FIRST, CHANNELS_LAST
 from ._activation import bounds, keeps_units, kind
 from ._attending import Attending
 from ._axes import Axes, Stated
-from ._heard import Heard, Known, is_bare, sizes_in_memory
+from ._heard import Heard, Known
 from ._mask import MaskOf, mask_of
 from ._meter import Meter, Reading
 from ._positions import kept
@@ -44,6 +44,13 @@ class Options:
     attention: bool = True
 
 
+def has_parameters(module: nn.Module) -> bool:
+    """Whether a module or one inside it has any; `parameters()` would make names for them."""
+    if any(parameter is not None for parameter in module._parameters.values()):
+        return True
+    return any(has_parameters(child) for child in module._modules.values() if child is not None)
+
+
 class Pass:
     """What one pass has added up, by place."""
 
@@ -55,7 +62,7 @@ class Pass:
         self.next: dict[Place, Place] = {}  # which place took this one's tensor and kept its units
         self.alias: dict[Place, Place] = {}  # which place had returned this one's tensor before
         self.blind: dict[str, str] = {}
-        self.called: dict[str, int] = {}
+        self.called: set[str] = set()
         self.batches = 0
         self._turn, self._trail, self._axes = Turn(), Trail(), Axes(options.stated)
         self.attending = Attending(lambda path: self._chosen(path, "") != frozenset(), self._turn)
@@ -63,7 +70,6 @@ class Pass:
         self._followed: set[Place] = set()  # wanted, or behind a wanted one
         self._places: dict[tuple[str, str, int], tuple[Place, bool]] = {}
         self._calls: dict[str, int] = {}
-        self._taken: dict[str, Place | None] = {}
         self._mask: torch.Tensor | None = None
 
     def run(self, loader: Any, forward: Forward | None, *, as_is: bool) -> None:
@@ -86,29 +92,22 @@ class Pass:
                 self.batches += 1
 
     def _place_hooks(self, named: NamedModule, undo: ExitStack) -> None:
-        path, module = named.path, named.module
+        path, module, attention = named.path, named.module, self.options.attention
         heard = Heard(path, module, acts=kind(module) != "other", knows_axis=isinstance(module, CHANNELS_FIRST + CHANNELS_LAST))
-        passes_on, attention = keeps_units(module), self.options.attention
+        is_on, find, left, passes_on = self._turn.is_on, self._trail.find, self._left, keeps_units(module)
 
         def before(_module: nn.Module, args: tuple[Any, ...]) -> None:
-            if not self._turn.is_on():
+            if not is_on():
                 return
             if attention:
                 self.attending.enter(path)
             if passes_on:
-                step = self._trail.find(args[0]) if args and isinstance(args[0], torch.Tensor) else None
-                self._taken[path] = None if step is None else step.place
+                step = find(args[0]) if args and isinstance(args[0], torch.Tensor) else None
+                heard.taken = None if step is None else step.place
 
         def after(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-            if not self._turn.is_on():
-                return
-            with unseen(), torch._C.DisableTorchFunction():
-                if attention:
-                    self.attending.leave(path)
-                self._returned(heard, output)
-                if attention:
-                    self.attending.returned(path, module, args, kwargs, output)
-            self._taken.pop(path, None)
+            if is_on():
+                unnoticed(left, heard, args, kwargs, output)
 
         if passes_on or attention:
             undo.callback(module.register_forward_pre_hook(Hook(before)).remove)
@@ -121,28 +120,41 @@ class Pass:
         self._calls.clear()
         self.attending.clear()
 
+    def _left(self, heard: Heard, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        if self.options.attention:
+            self.attending.leave(heard.path)
+        self._returned(heard, output)
+        if self.options.attention:
+            self.attending.returned(heard.path, heard.module, args, kwargs, output)
+        heard.taken = None
+
     def _returned(self, heard: Heard, output: Any) -> None:
-        index = self._calls.get(heard.path, 0)
-        self._calls[heard.path] = self.called[heard.path] = index + 1
+        index, first = self._calls.get(heard.path, 0), heard.first
+        if index == 0 and first is not None and type(output) is torch.Tensor and self._again(first, heard, output):
+            self._calls[heard.path] = 1
+            return
+        self._calls[heard.path] = index + 1
+        self.called.add(heard.path)
         found = leaves(output)
         if heard.knows_axis:
             self._axes.passed(heard.module, found)
         for leaf, tensor in found:
             key = leaf, min(index, MOST_CALLS - 1)
             known = heard.known.get(key)
-            if known is None or not self._again(known, tensor):
+            if known is None or not self._again(known, heard, tensor):
                 heard.known.pop(key, None)
                 self._take(heard, key, tensor)
+        heard.first = heard.known.get(("", 0))
 
-    def _again(self, known: Known, tensor: torch.Tensor) -> bool:
+    def _again(self, known: Known, heard: Heard, tensor: Any) -> bool:
         """Add a tensor like the last one of its place, where all that decided about that one is as it was; else it has to be asked anew."""
-        if self._mask is not None or self._taken.get(known.place.path) != known.source or self._axes.last != known.last:
+        if self._mask is not None or heard.taken is not known.source:
             return False
-        if not is_bare(tensor) or tensor.shape != known.shape or tensor.stride() != known.stride:
+        if not heard.knows_axis and self._axes.last != known.last:
             return False
-        if self._trail.find(tensor) is not None:
+        if self._trail.find(tensor) is not None or not known.meter.add_like(tensor, known.form, known.axis):
             return False
-        known.meter.add_at(tensor, known.axis, known.sizes)
+        self._axes.last = known.last
         self._trail.note(tensor, known.place, known.axis)
         return True
 
@@ -164,14 +176,14 @@ class Pass:
         known = self._places.get((path, leaf, index))
         if known is None:
             chosen = self._chosen(path, leaf)
-            apart = bool(chosen) or next(self.modules[path].module.parameters(), None) is None
+            apart = bool(chosen) or not has_parameters(self.modules[path].module)
             known = Place(path, leaf, index if apart else 0), chosen is None or index in chosen
             self._places[path, leaf, index] = known
         return known
 
     def _take(self, heard: Heard, key: tuple[str, int], tensor: torch.Tensor) -> None:
         place, wanted = self._place_of(heard.path, *key)
-        source = self._taken.get(place.path)
+        source = heard.taken
         behind = source in self._followed
         if not (wanted or behind) or not tensor.dim():
             return
@@ -191,8 +203,8 @@ class Pass:
             return  # the trail leads to the one that was read
         if (wanted or heard.acts) and values.numel():
             meter = self._add(place, heard.module, values, axis)
-            if meter is not None and meter.units.takes_addresses and is_bare(tensor) and (found := sizes_in_memory(tensor, axis)):
-                heard.known[key] = Known(tensor.shape, tensor.stride(), self._axes.last, source, place, axis, found, meter)
+            if meter is not None and (form := meter.units.form_of(tensor, axis)):
+                heard.known[key] = Known(form, self._axes.last, source, place, axis, meter)
         self._trail.note(tensor, place, axis)
 
     def _add(self, place: Place, module: nn.Module, values: torch.Tensor, axis: int) -> Meter | None:
