@@ -13,6 +13,7 @@ class Heard:
     """`said` lists the events in order, in words."""
 
     hears_closures = False
+    shortcut = None
 
     def __init__(self) -> None:
         self.said: list[str] = []

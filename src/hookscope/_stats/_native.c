@@ -971,6 +971,22 @@ static PyObject *glance(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
     return Py_BuildValue("ddn", bad, squares, refused);
 }
 
+PyDoc_STRVAR(read_doc,
+             "read(tensor, type, codes, out)\n--\n\nReduce a tensor of this type, of a dtype in `codes` and contiguous, into 8 doubles at "
+             "`out`; False, and nothing is written, if it is no such tensor.");
+static PyObject *read_tensor(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
+    (void)self;
+    if (nargs != 4) return PyErr_Format(PyExc_TypeError, "read() takes 4 arguments, got %zd", nargs);
+    double *out = PyLong_AsVoidPtr(args[3]);
+    if (PyErr_Occurred()) return NULL;
+    Job job;
+    if (!readable(args[0], args[1], args[2], 1, &job)) Py_RETURN_FALSE;
+    PyThreadState *state = job.n >= RELEASE_GIL_FROM ? PyEval_SaveThread() : NULL;
+    do_jobs(level, &job, 1, out);
+    if (state) PyEval_RestoreThread(state);
+    Py_RETURN_TRUE;
+}
+
 PyDoc_STRVAR(levels_doc, "levels()\n--\n\nThe instruction sets usable here, fastest first.");
 static PyObject *list_levels(PyObject *self, PyObject *unused) {
     (void)self, (void)unused;
@@ -1010,6 +1026,7 @@ static PyMethodDef methods[] = {
     {"marks", (PyCFunction)(void (*)(void))marks, METH_FASTCALL, marks_doc},
     {"gradients", (PyCFunction)(void (*)(void))gradients, METH_FASTCALL, gradients_doc},
     {"glance", (PyCFunction)(void (*)(void))glance, METH_FASTCALL, glance_doc},
+    {"read", (PyCFunction)(void (*)(void))read_tensor, METH_FASTCALL, read_doc},
     {"levels", list_levels, METH_NOARGS, levels_doc},
     {"level", current_level, METH_NOARGS, level_doc},
     {"use", use, METH_O, use_doc},

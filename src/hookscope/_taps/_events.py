@@ -60,6 +60,26 @@ class Listener(Protocol):
     def attempt_skipped(self, optimizer: torch.optim.Optimizer) -> None:
         """A GradScaler found Inf or NaN and did not call `optimizer.step` at all."""
 
+    @property
+    def shortcut(self) -> Shortcut | None:
+        """Asked before anything is told, while nobody else listens."""
+
+
+class Shortcut(Protocol):
+    """Each says whether the event was as usual, and has been dealt with: only if not is the listener told of it."""
+
+    def backward_begins(self, root: torch.Tensor) -> bool:
+        """`root.backward()` was called, with nothing else to be said of it; neither a mode nor a subclass has been told."""
+
+    def backward_ends(self) -> bool:
+        """That is over, and has not failed."""
+
+    def attempt_begins(self, optimizer: torch.optim.Optimizer) -> bool:
+        """`optimizer.step()` was called."""
+
+    def attempt_ends(self, optimizer: torch.optim.Optimizer) -> bool:
+        """It is about to return."""
+
 
 class _OwnToThread(threading.local):
     """What one thread has done since its last backward, and whether it is in one."""
@@ -75,6 +95,8 @@ class _Wiring:
 
     def __init__(self) -> None:
         self.listeners: list[weakref.ref[Listener]] = []
+        self.heard: list[weakref.ref[Listener]] | None = None  # the listeners whose `shortcut` this is
+        self.shortcut: weakref.ref[Shortcut] | None = None
         self.stepping: dict[int, FrameType] = {}  # optimizer -> torch's frame of its outermost step()
         self.own = _OwnToThread()
         self.inside = 0
@@ -82,6 +104,12 @@ class _Wiring:
 
     def __iter__(self) -> Iterator[Listener]:
         return iter([found for ref in list(self.listeners) if (found := ref()) is not None])
+
+    def listen(self, listeners: list[weakref.ref[Listener]]) -> None:
+        """From now on to these."""
+        self.listeners = self.heard = listeners
+        only = listeners[0]() if len(listeners) == 1 else None
+        self.shortcut = None if only is None or only.shortcut is None else weakref.ref(only.shortcut)
 
     @contextmanager
     def dispatching(self) -> Iterator[_Wiring]:
@@ -95,10 +123,14 @@ class _Wiring:
         # A subclass that calls super().step() comes by twice: the inner call is the one whose outer one is still on the stack.
         # (A counter would not do: a step that raises never comes to its post-hook.)
         frame = sys._getframe(1)
-        if _runs_within(frame, self.stepping.get(id(optimizer))):
+        if (outer := self.stepping.get(id(optimizer))) is not None and _runs_within(frame, outer):
             return None
         self.stepping[id(optimizer)] = frame
         self.own.attempts += 1
+        if self.shortcut is not None and self.heard is self.listeners and (short := self.shortcut()) is not None:
+            plain = len(args) == 1 and not kwargs
+            if plain and short.attempt_begins(optimizer):
+                return None
         with self.dispatching():
             for listener in self:
                 listener.attempt_begins(optimizer, _has_closure(args, kwargs))
@@ -116,6 +148,9 @@ class _Wiring:
         if self.stepping.get(id(optimizer), frame := sys._getframe(1)) is not frame:
             return
         self.stepping.pop(id(optimizer), None)
+        if self.shortcut is not None and self.heard is self.listeners and (short := self.shortcut()) is not None:
+            if short.attempt_ends(optimizer):
+                return
         with self.dispatching():
             for listener in self:
                 listener.attempt_ends(optimizer, _has_closure(args, kwargs))
@@ -144,13 +179,13 @@ _wiring = _Wiring()
 def subscribe(listener: Listener) -> Callable[[], None]:
     """Tell `listener` (held weakly) of every event until the returned function is called."""
     ref = weakref.ref(listener)
-    _wiring.listeners.append(ref)
+    _wiring.listen([*_wiring.listeners, ref])
     if not _wiring.undo:
         _wiring.connect()
 
     def unsubscribe() -> None:
         if ref in _wiring.listeners:
-            _wiring.listeners.remove(ref)
+            _wiring.listen([other for other in _wiring.listeners if other is not ref])
         if not _wiring.listeners:
             _wiring.disconnect()
 
@@ -232,6 +267,20 @@ def _around_backward(original: Callable[..., None], *args: Any, **kwargs: Any) -
 
 
 def _before_backward(original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+    wiring, own = _wiring, _wiring.own
+    if wiring.shortcut is not None and wiring.heard is wiring.listeners and (short := wiring.shortcut()) is not None:
+        plain = len(args) == 1 and not kwargs and not own.in_backward and not own.scaled
+        if plain and short.backward_begins(args[0]):
+            failed, own.in_backward = True, True
+            try:
+                original(*args)
+                failed = False
+            finally:
+                own.in_backward = False
+                if failed or not short.backward_ends():
+                    for listener in wiring:
+                        listener.backward_ends(failed)
+            return None
     if not torch.compiler.is_compiling():
         for listener in _wiring:
             listener.backward_nears()

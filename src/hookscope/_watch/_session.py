@@ -39,6 +39,7 @@ from ._reports import Reports
 from ._safety import Safety
 from ._second_run import SecondRun
 from ._settings import Settings
+from ._shortcut import Shortcut
 from ._signals import until_told
 from ._steps import Steps
 from ._store import Store
@@ -90,10 +91,10 @@ class Session:
         self.steps = Steps(self.pace, self.table, (self.activations, self.parameters, glance), reports, first_step)
         self.steps.gate = self._gate
         self.attempts = Attempts(self.steps.routine)
+        self.shortcut = self.placing.shortcut = Shortcut(self)
         self.micro_listener: Callable[[MicroRows, Sequence[Site]], None] | None = None
         self.closed = False
         self.guard = Guard(Nonfinite(settings.on_nonfinite), self.steps, self.models, self.online, self.safety)
-        self._backwards = 0
         self._news: list[Finding] = []
         self._urgent = False  # an error has been found, and is not on disk yet
         self._started = time.perf_counter()
@@ -138,10 +139,10 @@ class Session:
         within = self.safety.within
         within("origin", self.locator.backward_begins, backward.roots)
         within("steps", self.steps.backward_begins, backward)
-        self._backwards += 1
-        if self._backwards & (self._backwards - 1) == 0:  # at the 1st, 2nd, 4th, ...
+        self.shortcut.backwards = backwards = self.shortcut.backwards + 1
+        if backwards & (backwards - 1) == 0:  # at the 1st, 2nd, 4th, ...
             within("discovery", self.models.look_behind, backward.roots)
-            if self._backwards <= LAST_LOOK:
+            if backwards <= LAST_LOOK:
                 within("blindness", lambda: self.blindness.look(self.models.alive()))
 
     def backward_ends(self, failed: bool) -> None:
@@ -178,7 +179,9 @@ class Session:
     # -- reports of the steps -------------------------------------------------------------------------------------------------------
 
     def _gate(self) -> None:
-        self.safety.step = self.locator.holding.step = self.steps.clock.step
+        self.safety.step = self.locator.holding.step = step = self.steps.clock.step
+        if not (self.activations.on or self.steps.clock.attempted) and self.pace.rests(step) and not self.compiled.any:
+            return
         self.activations.on = self.steps.awaited and not self.closed and self.safety.off.isdisjoint(("activations", "steps"))
         self.placing.seat(self.activations.on)
 
@@ -275,6 +278,7 @@ class Session:
         self.safety.run("blindness", self._tell_blindness)
         self.safety.run("recording", self._last_words)
         self.closed = True
+        self.shortcut.close()
         self._gate()
         for undo in self._undo:
             undo()
