@@ -127,9 +127,9 @@ class _Wiring:
             return None
         self.stepping[id(optimizer)] = frame
         self.own.attempts += 1
-        if self.shortcut is not None and self.heard is self.listeners and (short := self.shortcut()) is not None:
-            plain = len(args) == 1 and not kwargs
-            if plain and short.attempt_begins(optimizer):
+        if self.shortcut is not None and len(args) == 1 and not kwargs and self.heard is self.listeners:
+            short = self.shortcut()
+            if short is not None and short.attempt_begins(optimizer):
                 return None
         with self.dispatching():
             for listener in self:
@@ -148,9 +148,9 @@ class _Wiring:
         if self.stepping.get(id(optimizer), frame := sys._getframe(1)) is not frame:
             return
         self.stepping.pop(id(optimizer), None)
-        if self.shortcut is not None and self.heard is self.listeners and (short := self.shortcut()) is not None:
-            if short.attempt_ends(optimizer):
-                return
+        short = self.shortcut() if self.shortcut is not None and self.heard is self.listeners else None
+        if short is not None and short.attempt_ends(optimizer):
+            return
         with self.dispatching():
             for listener in self:
                 listener.attempt_ends(optimizer, _has_closure(args, kwargs))
@@ -268,9 +268,9 @@ def _around_backward(original: Callable[..., None], *args: Any, **kwargs: Any) -
 
 def _before_backward(original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
     wiring, own = _wiring, _wiring.own
-    if wiring.shortcut is not None and wiring.heard is wiring.listeners and (short := wiring.shortcut()) is not None:
-        plain = len(args) == 1 and not kwargs and not own.in_backward and not own.scaled
-        if plain and short.backward_begins(args[0]):
+    if wiring.shortcut is not None and wiring.heard is wiring.listeners and not (own.in_backward or own.scaled):
+        short = wiring.shortcut()
+        if short is not None and len(args) == 1 and not kwargs and short.backward_begins(args[0]):
             failed, own.in_backward = True, True
             try:
                 original(*args)

@@ -21,7 +21,9 @@ Entry = tuple[int, int, int, Row]  # site, call, seq, row
 
 
 class Extras:
-    """`entries` are the rows read since somebody has emptied them; a site read again is its next call. A site is known by being the same object."""
+    """`entries` are the rows read since somebody has emptied them; a site read again is its next call. A site is known by being the same
+    object.
+    """
 
     def __init__(self, table: SiteTable, store: Store, most: int) -> None:
         self.table = table

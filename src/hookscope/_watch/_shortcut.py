@@ -1,7 +1,7 @@
 """A step that is left out, in the usual case: one forward, one backward, one optimizer, and nothing to be seen. Few calls, to the same end.
 
 Each Python function on the way costs microseconds where the caches are cold, however little it does. So what the long way asks of many is
-asked here at once, or, where it seldom changes, only in `learn`. Both ways leave everything in the same state: whatever is not as usual goes
+asked here at once, or, where it seldom changes, only in `learn`. Both ways leave everything in the same state: what is not as usual goes
 the long way from there on, up to the end of a step that was as usual.
 """
 
@@ -178,11 +178,10 @@ class Shortcut:
 
     def attempt_ends(self, optimizer: torch.optim.Optimizer) -> bool:
         """The step is over."""
-        if self.stage != ATTEMPT or self._thread != get_ident() or not self.steps.routine.under_way is optimizer:
+        if self.stage != ATTEMPT or self._thread != get_ident() or self.steps.routine.under_way is not optimizer:
             return self.close()
         began = _now()
-        self.steps.routine.under_way = None
-        self.stage = READY
+        self.stage, self.steps.routine.under_way = READY, None
         try:
             self.steps.goes_by()
             self.locator.over()
