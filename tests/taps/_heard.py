@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from hookscope._taps._events import Backward
+from hookscope._taps._listener import Backward
 
 
 class Heard:

@@ -63,8 +63,7 @@ class Activations:
         self.extras = Extras(table, store, MAX_CALLS)
         self._touched: list[Tap] = []
         self._last: tuple[weakref.ref[torch.Tensor], int, Slot] | None = None
-        self.depth = 0
-        self._lane = 0  # the thread whose forward is under way, where no other has to be reckoned with
+        self.depth = self._lane = 0  # the latter is the thread whose forward is under way, where no other has to be reckoned with
         self.with_grad = False
         self._was_training: bool | None = None
         self._seq = self._blamed = 0
@@ -290,13 +289,12 @@ class Activations:
     def forget(self) -> None:
         """Drop what was written since the last fold."""
         self.extras.entries = []
-        if not (self._touched or self._outputs or self.gradients or self.labelled):  # as after each step that is left out
-            return
+        if not (self._touched or self._outputs or self.gradients or self.labelled):
+            return  # as after each step that is left out
         for tap in self._touched:
             tap.calls = 0
         for slot in self.gradients:
             slot.grad_written = False
         self._touched, self._outputs, self.gradients, self.labelled = [], [], [], {}
         self.views.forget()
-        self._last = None
-        self._seq = self._blamed = 0
+        self._last, self._seq, self._blamed = None, 0, 0

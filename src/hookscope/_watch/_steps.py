@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from .._taps._clock import Clock
-from .._taps._events import Backward
+from .._taps._listener import Backward
 from ._activations import Activations
 from ._attempt import Attempt, is_skipping, scale_in
 from ._beside import Beside
@@ -42,12 +42,9 @@ class Steps:
     """Follows the events of one training; `gate` is called whenever another step opens."""
 
     def __init__(self, pace: Pace, table: SiteTable, sources: tuple[Activations, Parameters, Glance], reports: Reports, first: int) -> None:
-        self.pace = pace
-        self.table = table
+        self.pace, self.table, self.reports = pace, table, reports
         self.activations, self.parameters, glance = sources
-        self.reports = reports
-        self.clock = Clock(first)
-        self.attempts = 0
+        self.clock, self.attempts = Clock(first), 0
         self.gate: Callable[[], None] = lambda: None
         self.open = OpenStep()
         self._pending: list[MicroRows | Glimpse] = []
@@ -62,8 +59,7 @@ class Steps:
         self._scale: torch.Tensor | None = None  # the factor on the loss of the current backward
         self._attempt = Attempt()
         self._create_graph = self._stepped_in_backward = False
-        self.first = first
-        self._began = time.perf_counter()
+        self.first, self._began = first, time.perf_counter()
 
     @property
     def recorded(self) -> bool:
