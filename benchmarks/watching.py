@@ -114,6 +114,8 @@ def timed(step: Callable[[], None]) -> tuple[float, float]:
 class Deaf:
     """Listens to the process and heeds nothing."""
 
+    shortcut = None
+
     def __getattr__(self, name: str) -> Callable[..., None]:
         return lambda *_: None
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from hookscope._core._stats import EMPTY
-from hookscope._stats import Batch, glance, marks_of, read_gradients
+from hookscope._stats import Batch, glance, marks_of, place_for_marks, read_gradients
 from hookscope._stats import _gradients as module
 from hookscope._stats._backend import KERNEL
 
@@ -110,8 +110,8 @@ def test_a_glance_tells_the_marks_and_the_squares_of_all_gradients(dtype: torch.
     made = [nn.Parameter(p.detach().to(dtype)) for p in parameters()]
     for p in (made[0], made[2]):
         p.grad = torch.randn(p.shape, generator=torch.Generator().manual_seed(7)).to(dtype)
-    marks = np.empty((3, 4), np.int64)
-    seen = glance([weakref.ref(p) for p in made], marks)
+    place = place_for_marks(3)
+    marks, seen = place.marks, glance([weakref.ref(p) for p in made], place)
     squares = sum(float(p.grad.double().square().sum()) for p in made if p.grad is not None)
     assert seen == (0, pytest.approx(squares, rel=1e-6), 0)
     assert (marks == marks_of(made)).all()
@@ -130,7 +130,7 @@ def test_a_glance_counts_what_is_not_finite_wherever_it_is(length: int, level: s
             for value in (math.nan, math.inf, -math.inf):
                 p.grad = torch.full((length,), 2.0)
                 p.grad[place] = value
-                assert glance([weakref.ref(p)], np.empty((1, 4), np.int64)) == (1, 4.0 * (length - 1), 0)
+                assert glance([weakref.ref(p)], place_for_marks(1)) == (1, 4.0 * (length - 1), 0)
     finally:
         KERNEL.use(before)
 
@@ -139,10 +139,10 @@ def test_a_glance_counts_what_is_not_finite_wherever_it_is(length: int, level: s
 def test_a_glance_at_squares_too_large_for_float32_is_exact_and_leaves_the_rounding_of_the_program_alone() -> None:
     p = nn.Parameter(torch.zeros(10_000))
     p.grad = torch.full((10_000,), 1e25)
-    seen = glance([weakref.ref(p)], np.empty((1, 4), np.int64))
+    seen = glance([weakref.ref(p)], place_for_marks(1))
     assert seen == (0, pytest.approx(1e54, rel=1e-6), 0)
     p.grad = torch.full((10_000,), 1e-25)  # its squares are below what float32 holds
-    glance([weakref.ref(p)], np.empty((1, 4), np.int64))
+    glance([weakref.ref(p)], place_for_marks(1))
     assert float(torch.tensor(1e-40) * 1) > 0  # subnormal numbers are what they were
 
 
@@ -152,6 +152,6 @@ def test_a_glance_says_what_it_cannot_see() -> None:
     p.grad = torch.ones(4, 4).t().contiguous().t()
     q.grad = torch.ones(3)
     refs = [weakref.ref(p), weakref.ref(q)]
-    assert glance(refs, np.empty((2, 4), np.int64)) == (0, 3, 1)
+    assert glance(refs, place_for_marks(2)) == (0, 3, 1)
     del q
-    assert glance(refs, np.empty((2, 4), np.int64)) is None
+    assert glance(refs, place_for_marks(2)) is None

@@ -6,13 +6,14 @@ from typing import Any
 
 import torch
 
-from hookscope._taps._events import Backward
+from hookscope._taps._listener import Backward
 
 
 class Heard:
     """`said` lists the events in order, in words."""
 
     hears_closures = False
+    shortcut = None
 
     def __init__(self) -> None:
         self.said: list[str] = []

@@ -5,7 +5,7 @@ from ._batch import Batch, change_job, sampled_job
 from ._cells import Cells, Row
 from ._exponents import count_into, histogram_of
 from ._fallback import stats_of
-from ._gradients import Gradients, Marks, glance, marks_of, read_gradients
+from ._gradients import Gradients, Marks, Place, glance, marks_of, place_for_marks, read_gradients, read_plain
 from ._list import reduce_all_into
 from ._plain import is_dense
 from ._reduce import reduce_into
@@ -16,6 +16,7 @@ __all__ = [
     "Cells",
     "Gradients",
     "Marks",
+    "Place",
     "Ring",
     "Row",
     "backend",
@@ -25,7 +26,9 @@ __all__ = [
     "histogram_of",
     "is_dense",
     "marks_of",
+    "place_for_marks",
     "read_gradients",
+    "read_plain",
     "reduce_all_into",
     "reduce_into",
     "sampled_job",

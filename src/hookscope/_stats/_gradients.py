@@ -12,6 +12,7 @@ from torch import nn
 
 from .._core._stats import EMPTY, WIDTH, Rows
 from ._backend import KERNEL
+from ._cells import Row
 from ._plain import FLOATS
 
 _CODES = {dtype: code for code, dtype in enumerate(FLOATS)}
@@ -28,6 +29,20 @@ class Gradients:
     squares: float
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Memory for marks, and its address, which takes numpy longer to tell than a kernel to read a small model."""
+
+    marks: Marks
+    address: int
+
+
+def place_for_marks(count: int) -> Place:
+    """Of so many parameters."""
+    marks = np.empty((count, 4), np.int64)
+    return Place(marks, marks.__array_interface__["data"][0])
+
+
 def marks_of(parameters: list[nn.Parameter]) -> Marks:
     """Numbers that change whenever another tensor becomes the gradient, or either is written to in place or given other memory.
 
@@ -37,9 +52,10 @@ def marks_of(parameters: list[nn.Parameter]) -> Marks:
     >>> (before != marks_of([p])).tolist()
     [[True, True, False, False]]
     """
-    marks = np.empty((len(parameters), 4), np.int64)
+    place = place_for_marks(len(parameters))
+    marks = place.marks
     if KERNEL is not None:
-        KERNEL.marks(parameters, marks.__array_interface__["data"][0])
+        KERNEL.marks(parameters, place.address)
     else:
         for i, parameter in enumerate(parameters):
             grad = parameter.grad
@@ -63,16 +79,27 @@ def read_gradients(parameters: list[nn.Parameter]) -> Gradients:
     return Gradients(rows, *KERNEL.gradients(parameters, torch.Tensor, _CODES, rows.__array_interface__["data"][0]))
 
 
-def glance(references: list[weakref.ref[nn.Parameter]], marks: Marks) -> tuple[float, float, int] | None:
+def glance(references: list[weakref.ref[nn.Parameter]], into: Place) -> tuple[float, float, int] | None:
     """Write the marks of these parameters; how many elements of their gradients are NaN or Inf, the sum of squares of all others (what is
     below 1e-38 may count as 0), and how many gradients it takes another way to read. None if a parameter is gone, or without the kernel.
 
     >>> p = nn.Parameter(torch.ones(2))
     >>> p.grad = torch.tensor([3.0, 4.0])
-    >>> glance([weakref.ref(p)], np.empty((1, 4), np.int64))
+    >>> glance([weakref.ref(p)], place_for_marks(1))
     (0.0, 25.0, 0)
     """
-    return None if KERNEL is None else KERNEL.glance(references, torch.Tensor, _CODES, marks.__array_interface__["data"][0])
+    return None if KERNEL is None else KERNEL.glance(references, torch.Tensor, _CODES, into.address)
+
+
+def read_plain(row: Row, tensor: torch.Tensor) -> bool:
+    """Overwrite the row with the stats of the tensor as `reduce_into` does, where the kernel can read it as it is; False where not.
+
+    >>> from hookscope._stats import Cells
+    >>> row = Cells("cpu").row()
+    >>> read_plain(row, torch.tensor([3.0, -4.0])), row.host.tolist()[:2], read_plain(row, torch.ones(2, 2).T)
+    (True, [2.0, 0.0], True)
+    """
+    return KERNEL is not None and row.pointer > 0 and KERNEL.read(tensor, torch.Tensor, _CODES, row.pointer)
 
 
 def _version(tensor: torch.Tensor) -> int:

@@ -817,14 +817,71 @@ static int64_t asked(PyObject *of, int name, int call) {
     return value;
 }
 
+/* What DLPack's exchange protocol tells of a tensor (https://dmlc.github.io/dlpack, version 1): all that is asked here of most, without a
+ * Python object made for each answer. Absent in older versions of torch. */
+typedef struct {
+    void *data;
+    struct {
+        int32_t type, id;
+    } device;
+    int32_t ndim;
+    struct {
+        uint8_t code, bits;
+        uint16_t lanes;
+    } dtype;
+    int64_t *shape, *strides;
+    uint64_t byte_offset;
+} Facts;
+typedef struct {
+    struct {
+        uint32_t major, minor;
+    } version;
+    void *previous, *allocate, *managed_from, *managed_to;
+    int (*facts)(void *tensor, Facts *out);
+} Exchange;
+enum { ON_CPU = 1, A_FLOAT = 2, A_BFLOAT = 4 };
+
+static PyObject *tensor_type; /* that `exchange` is of */
+static const Exchange *exchange;
+
+static void find_exchange(PyObject *type) {
+    if (type == tensor_type) return;
+    PyObject *capsule = PyObject_GetAttrString(type, "__dlpack_c_exchange_api__");
+    exchange = capsule ? PyCapsule_GetPointer(capsule, "dlpack_exchange_api") : NULL;
+    if (exchange && (exchange->version.major != 1 || !exchange->facts)) exchange = NULL;
+    PyErr_Clear();
+    Py_XDECREF(capsule); /* what it leads to lives as long as the process */
+    Py_INCREF(type);
+    Py_XDECREF(tensor_type);
+    tensor_type = type;
+}
+
+/* 1 and the facts; 0 where they cannot be told so, and no error is left behind. */
+static int facts_of(PyObject *tensor, Facts *facts) {
+    if (!exchange) return 0;
+    if (exchange->facts(tensor, facts) == 0) return 1;
+    PyErr_Clear();
+    return 0;
+}
+
+static int is_contiguous(const Facts *facts) {
+    int64_t next = 1;
+    for (int32_t i = facts->ndim - 1; facts->strides && i >= 0; i--) {
+        if (facts->shape[i] != 1 && facts->strides[i] != next) return 0;
+        next *= facts->shape[i];
+    }
+    return 1;
+}
+
 PyDoc_STRVAR(marks_doc,
              "marks(parameters, out)\n--\n\nWrite four integers for each of a list of parameters at `out`: the identity and the version of its "
              "gradient (0 and -1 if it has none), its own version, its address.");
 static void mark(PyObject *parameter, PyObject *grad, int64_t *out) {
     out[0] = grad == Py_None ? 0 : (int64_t)(intptr_t)grad;
     out[1] = grad == Py_None ? -1 : asked(grad, NAME_VERSION, 0);
+    Facts facts;
     out[2] = asked(parameter, NAME_VERSION, 0);
-    out[3] = asked(parameter, NAME_DATA_PTR, 1);
+    out[3] = facts_of(parameter, &facts) && facts.data ? (int64_t)((intptr_t)facts.data + facts.byte_offset) : asked(parameter, NAME_DATA_PTR, 1);
 }
 static PyObject *marks(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
     (void)self;
@@ -845,6 +902,18 @@ static PyObject *marks(PyObject *self, PyObject *const *args, Py_ssize_t nargs) 
  * less is asked: those of a view that stands for its negative are those of what lies there. */
 static int readable(PyObject *tensor, PyObject *type, PyObject *codes, int sums, Job *job) {
     if ((PyObject *)Py_TYPE(tensor) != type) return 0;
+    Facts facts;
+    if (facts_of(tensor, &facts)) {
+        int is_float = facts.dtype.code == A_FLOAT, bits = facts.dtype.bits, dtype = bits == 32 ? FLOAT32 : bits == 64 ? FLOAT64 : FLOAT16;
+        if (facts.dtype.code == A_BFLOAT && bits == 16) is_float = 1, dtype = BFLOAT16;
+        if (!is_float || (bits != 16 && bits != 32 && bits != 64) || facts.device.type != ON_CPU || !facts.data) return 0;
+        int64_t n = 1;
+        for (int32_t i = 0; i < facts.ndim; i++) n *= facts.shape[i];
+        if (n < 1 || !is_contiguous(&facts) || (sums && asked(tensor, NAME_NEG, 1) != 0)) return 0;
+        Job read = {(const char *)facts.data + facts.byte_offset, n, 1, 1, NULL, dtype, 0};
+        *job = read;
+        return 1;
+    }
     PyObject *dtype = PyObject_GetAttr(tensor, names[NAME_DTYPE]);
     PyObject *code = dtype ? PyDict_GetItem(codes, dtype) : NULL;
     Py_XDECREF(dtype);
@@ -867,6 +936,7 @@ static PyObject *gradients(PyObject *self, PyObject *const *args, Py_ssize_t nar
     if (nargs != 4 || !PyList_Check(args[0])) return PyErr_Format(PyExc_TypeError, "gradients() takes a list, a type, a dict and an address");
     double *out = PyLong_AsVoidPtr(args[3]);
     if (PyErr_Occurred()) return NULL;
+    find_exchange(args[1]);
     Py_ssize_t count = PyList_Size(args[0]), found = 0;
     PyObject *refused = PyList_New(0);
     Job *jobs = PyMem_Malloc((size_t)(count ? count : 1) * sizeof *jobs);
@@ -932,6 +1002,7 @@ static PyObject *glance(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
     if (nargs != 4 || !PyList_Check(args[0])) return PyErr_Format(PyExc_TypeError, "glance() takes a list, a type, a dict and an address");
     int64_t *out = PyLong_AsVoidPtr(args[3]);
     if (PyErr_Occurred()) return NULL;
+    find_exchange(args[1]);
     Py_ssize_t count = PyList_Size(args[0]), found = 0, refused = 0;
     Job *jobs = PyMem_Malloc((size_t)(count ? count : 1) * sizeof *jobs);
     PyObject **held = PyMem_Malloc((size_t)(count ? count : 1) * sizeof *held);
@@ -969,6 +1040,23 @@ static PyObject *glance(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
     if (gone) Py_RETURN_NONE;
     if (failed) return PyErr_Occurred() ? NULL : PyErr_NoMemory();
     return Py_BuildValue("ddn", bad, squares, refused);
+}
+
+PyDoc_STRVAR(read_doc,
+             "read(tensor, type, codes, out)\n--\n\nReduce a tensor of this type, of a dtype in `codes` and contiguous, into 8 doubles at "
+             "`out`; False, and nothing is written, if it is no such tensor.");
+static PyObject *read_tensor(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
+    (void)self;
+    if (nargs != 4) return PyErr_Format(PyExc_TypeError, "read() takes 4 arguments, got %zd", nargs);
+    double *out = PyLong_AsVoidPtr(args[3]);
+    if (PyErr_Occurred()) return NULL;
+    find_exchange(args[1]);
+    Job job;
+    if (!readable(args[0], args[1], args[2], 1, &job)) Py_RETURN_FALSE;
+    PyThreadState *state = job.n >= RELEASE_GIL_FROM ? PyEval_SaveThread() : NULL;
+    do_jobs(level, &job, 1, out);
+    if (state) PyEval_RestoreThread(state);
+    Py_RETURN_TRUE;
 }
 
 PyDoc_STRVAR(levels_doc, "levels()\n--\n\nThe instruction sets usable here, fastest first.");
@@ -1010,6 +1098,7 @@ static PyMethodDef methods[] = {
     {"marks", (PyCFunction)(void (*)(void))marks, METH_FASTCALL, marks_doc},
     {"gradients", (PyCFunction)(void (*)(void))gradients, METH_FASTCALL, gradients_doc},
     {"glance", (PyCFunction)(void (*)(void))glance, METH_FASTCALL, glance_doc},
+    {"read", (PyCFunction)(void (*)(void))read_tensor, METH_FASTCALL, read_doc},
     {"levels", list_levels, METH_NOARGS, levels_doc},
     {"level", current_level, METH_NOARGS, level_doc},
     {"use", use, METH_O, use_doc},

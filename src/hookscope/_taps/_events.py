@@ -13,52 +13,13 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-
-@dataclass(frozen=True, slots=True)
-class Backward:
-    """One call of backward: from where; the factor that a GradScaler has put on the loss (None: none); whether its graph is kept to be
-    differentiated once more.
-    """
-
-    roots: tuple[torch.Tensor, ...]
-    scale: torch.Tensor | None = None
-    create_graph: bool = False
-
-
-class Listener(Protocol):
-    """Told of events in the order they happen; whatever it raises reaches the user's program, so it must mean to."""
-
-    def backward_nears(self) -> None:
-        """`Tensor.backward` was called, and nobody has been told of it yet: neither a mode nor a subclass."""
-
-    def backward_begins(self, backward: Backward) -> None:
-        """A backward pass is about to start."""
-
-    def backward_ends(self, failed: bool) -> None:
-        """It is over."""
-
-    def attempt_begins(self, optimizer: torch.optim.Optimizer, has_closure: bool) -> None:
-        """`optimizer.step` was called; parameters are still what the forward used."""
-
-    def evaluated(self, optimizer: torch.optim.Optimizer) -> None:
-        """The closure that its step was given has been called once more, if `hears_closures`."""
-
-    @property
-    def hears_closures(self) -> bool:
-        """Whether the closure is to be wrapped, so that `evaluated` is told."""
-
-    def attempt_ends(self, optimizer: torch.optim.Optimizer, has_closure: bool) -> None:
-        """`optimizer.step` is about to return."""
-
-    def attempt_skipped(self, optimizer: torch.optim.Optimizer) -> None:
-        """A GradScaler found Inf or NaN and did not call `optimizer.step` at all."""
+from ._listener import Backward, Listener, Shortcut
 
 
 class _OwnToThread(threading.local):
@@ -75,6 +36,8 @@ class _Wiring:
 
     def __init__(self) -> None:
         self.listeners: list[weakref.ref[Listener]] = []
+        self.heard: list[weakref.ref[Listener]] | None = None  # the listeners whose `shortcut` this is
+        self.shortcut: weakref.ref[Shortcut] | None = None
         self.stepping: dict[int, FrameType] = {}  # optimizer -> torch's frame of its outermost step()
         self.own = _OwnToThread()
         self.inside = 0
@@ -82,6 +45,12 @@ class _Wiring:
 
     def __iter__(self) -> Iterator[Listener]:
         return iter([found for ref in list(self.listeners) if (found := ref()) is not None])
+
+    def listen(self, listeners: list[weakref.ref[Listener]]) -> None:
+        """From now on to these."""
+        self.listeners = self.heard = listeners
+        only = listeners[0]() if len(listeners) == 1 else None
+        self.shortcut = None if only is None or only.shortcut is None else weakref.ref(only.shortcut)
 
     @contextmanager
     def dispatching(self) -> Iterator[_Wiring]:
@@ -95,10 +64,14 @@ class _Wiring:
         # A subclass that calls super().step() comes by twice: the inner call is the one whose outer one is still on the stack.
         # (A counter would not do: a step that raises never comes to its post-hook.)
         frame = sys._getframe(1)
-        if _runs_within(frame, self.stepping.get(id(optimizer))):
+        if (outer := self.stepping.get(id(optimizer))) is not None and _runs_within(frame, outer):
             return None
         self.stepping[id(optimizer)] = frame
         self.own.attempts += 1
+        if self.shortcut is not None and len(args) == 1 and not kwargs and self.heard is self.listeners:
+            short = self.shortcut()
+            if short is not None and short.attempt_begins(optimizer):
+                return None
         with self.dispatching():
             for listener in self:
                 listener.attempt_begins(optimizer, _has_closure(args, kwargs))
@@ -116,6 +89,9 @@ class _Wiring:
         if self.stepping.get(id(optimizer), frame := sys._getframe(1)) is not frame:
             return
         self.stepping.pop(id(optimizer), None)
+        short = self.shortcut() if self.shortcut is not None and self.heard is self.listeners else None
+        if short is not None and short.attempt_ends(optimizer):
+            return
         with self.dispatching():
             for listener in self:
                 listener.attempt_ends(optimizer, _has_closure(args, kwargs))
@@ -144,13 +120,13 @@ _wiring = _Wiring()
 def subscribe(listener: Listener) -> Callable[[], None]:
     """Tell `listener` (held weakly) of every event until the returned function is called."""
     ref = weakref.ref(listener)
-    _wiring.listeners.append(ref)
+    _wiring.listen([*_wiring.listeners, ref])
     if not _wiring.undo:
         _wiring.connect()
 
     def unsubscribe() -> None:
         if ref in _wiring.listeners:
-            _wiring.listeners.remove(ref)
+            _wiring.listen([other for other in _wiring.listeners if other is not ref])
         if not _wiring.listeners:
             _wiring.disconnect()
 
@@ -232,6 +208,20 @@ def _around_backward(original: Callable[..., None], *args: Any, **kwargs: Any) -
 
 
 def _before_backward(original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+    wiring, own = _wiring, _wiring.own
+    if wiring.shortcut is not None and wiring.heard is wiring.listeners and not (own.in_backward or own.scaled):
+        short = wiring.shortcut()
+        if short is not None and len(args) == 1 and not kwargs and short.backward_begins(args[0]):
+            failed, own.in_backward = True, True
+            try:
+                original(*args)
+                failed = False
+            finally:
+                own.in_backward = False
+                if failed or not short.backward_ends():
+                    for listener in wiring:
+                        listener.backward_ends(failed)
+            return None
     if not torch.compiler.is_compiling():
         for listener in _wiring:
             listener.backward_nears()

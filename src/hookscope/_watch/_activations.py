@@ -63,9 +63,8 @@ class Activations:
         self.extras = Extras(table, store, MAX_CALLS)
         self._touched: list[Tap] = []
         self._last: tuple[weakref.ref[torch.Tensor], int, Slot] | None = None
-        self._depth = 0
-        self._lane = 0  # the thread whose forward is under way, where no other has to be reckoned with
-        self._with_grad = False
+        self.depth = self._lane = 0  # the latter is the thread whose forward is under way, where no other has to be reckoned with
+        self.with_grad = False
         self._was_training: bool | None = None
         self._seq = self._blamed = 0
 
@@ -75,9 +74,9 @@ class Activations:
         """
         if torch._C._current_graph_task_id() != -1:
             return
-        self._depth += 1
-        if self._depth == 1:
-            self._with_grad = torch.is_grad_enabled()
+        self.depth += 1
+        if self.depth == 1:
+            self.with_grad = torch.is_grad_enabled()
             self._guarded(self._entered, site, module, args, kwargs)
         elif within and self.on and self._training():
             self._guarded(self.extras.read_call, site, 0, self._seq, args, kwargs)
@@ -85,8 +84,8 @@ class Activations:
     def leave(self, site: Site, output: Any) -> None:
         """That forward is over; by an exception if `output` is None. `site` is where that comes out."""
         if torch._C._current_graph_task_id() == -1:
-            self._depth = max(0, self._depth - 1)
-            if self._depth == 0:
+            self.depth = max(0, self.depth - 1)
+            if self.depth == 0:
                 self._lane = 0
                 self._guarded(self._left, site, output)
 
@@ -128,15 +127,15 @@ class Activations:
     @property
     def inside(self) -> bool:
         """Whether a forward of a watched model is under way."""
-        return self._depth > 0
+        return self.depth > 0
 
     def outside(self) -> None:
         """No forward is under way now: a KeyboardInterrupt inside one may have left the depth behind."""
-        self._depth = self._lane = 0
+        self.depth = self._lane = 0
 
     def _training(self) -> bool:
         """Re-entrant checkpointing runs its first pass without grad, inside a forward that has it."""
-        return torch.is_grad_enabled() or (self._depth > 0 and self._with_grad and not torch.is_inference_mode_enabled())
+        return torch.is_grad_enabled() or (self.depth > 0 and self.with_grad and not torch.is_inference_mode_enabled())
 
     def _guarded(self, action: Callable[..., None], *args: Any) -> None:
         if _process() != self._pid or (self.locator is not None and self.locator.busy):
@@ -156,10 +155,10 @@ class Activations:
     def _entered(self, site: Site, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.before_entry()
         if self.locator is not None:
-            self.locator.entered(module, args, kwargs, training=self._with_grad, closely=self.on)
-        if not (self.on or self._with_grad) and self.affords():
+            self.locator.entered(module, args, kwargs, training=self.with_grad, closely=self.on)
+        if not (self.on or self.with_grad) and self.affords():
             self.seat(True)
-        if not (self.on and self._with_grad):
+        if not (self.on and self.with_grad):
             return
         if module.training and self._was_training is False:
             self.end_evaluation()
@@ -169,10 +168,10 @@ class Activations:
 
     def _left(self, site: Site, output: Any) -> None:
         self.seat(self.on)
-        if not self.on and self._with_grad and output is not None:  # what the sentinel sees of a step that is left out
+        if not self.on and self.with_grad and output is not None:  # what the sentinel sees of a step that is left out
             self.extras.read_returned(site, self._seq, output)
         if self.locator is not None:
-            self.locator.left(output, training=self._with_grad)
+            self.locator.left(output, training=self.with_grad)
 
     def _computed(self, tap: Tap, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         self.views.called()
@@ -289,12 +288,13 @@ class Activations:
 
     def forget(self) -> None:
         """Drop what was written since the last fold."""
+        self.extras.entries = []
+        if not (self._touched or self._outputs or self.gradients or self.labelled):
+            return  # as after each step that is left out
         for tap in self._touched:
             tap.calls = 0
         for slot in self.gradients:
             slot.grad_written = False
         self._touched, self._outputs, self.gradients, self.labelled = [], [], [], {}
-        self.extras.forget()
         self.views.forget()
-        self._last = None
-        self._seq = self._blamed = 0
+        self._last, self._seq, self._blamed = None, 0, 0

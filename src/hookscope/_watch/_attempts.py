@@ -44,6 +44,7 @@ class Attempts:
         if self.routine.ends(optimizer):
             session.safety.run("steps", session.steps.goes_by)
             self._over(session)
+            session.shortcut.learn(optimizer)
             return
         if has_closure and session.hears_closures:
             session.guard.undo(optimizer)
@@ -52,6 +53,7 @@ class Attempts:
         if session.owner.here:
             session.guard.ends()
             self._over(session)
+            session.shortcut.over()
         session.second.look()
 
     def skipped(self, session: Session, optimizer: torch.optim.Optimizer) -> None:

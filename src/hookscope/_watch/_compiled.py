@@ -121,7 +121,7 @@ def _backends() -> int:
     backends = getattr(dynamo, "cached_backends", None)  # none while another thread is importing it
     if not backends:
         return 0
-    return sum(callable(backend) for backend in list(backends.values()))
+    return sum(map(callable, list(backends.values())))
 
 
 def _frames() -> int:

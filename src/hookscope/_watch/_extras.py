@@ -21,7 +21,9 @@ Entry = tuple[int, int, int, Row]  # site, call, seq, row
 
 
 class Extras:
-    """The rows read since the last `forget`; a site read again is its next call. A site is known by being the same object."""
+    """`entries` are the rows read since somebody has emptied them; a site read again is its next call. A site is known by being the same
+    object.
+    """
 
     def __init__(self, table: SiteTable, store: Store, most: int) -> None:
         self.table = table
@@ -89,7 +91,3 @@ class Extras:
         for entry in self.entries:
             parts[self.table.sites[entry[0]].kind not in ("input", "output")].append(entry)
         return parts
-
-    def forget(self) -> None:
-        """Begin anew."""
-        self.entries = []

@@ -7,7 +7,7 @@ import weakref
 import numpy as np
 from torch import nn
 
-from .._stats import Marks, glance
+from .._stats import Marks, Place, glance, place_for_marks
 from ._habit import Habit
 from ._parameters import Parameters
 
@@ -21,7 +21,7 @@ class Glance:
         self._parameters = parameters
         self._refs: list[weakref.ref[nn.Parameter]] = []
         self._known = -1
-        self._marks: list[Marks] = []  # of the latest looks, the latest first
+        self._marks: list[Place] = []  # of the latest looks, the latest first
         self._rest = 0
         self.bare = Habit()  # told whether there were gradients before a backward
 
@@ -39,9 +39,9 @@ class Glance:
         if self._known != parameters.known:
             self._refs, self._known = parameters.references(), parameters.known
             self._marks.clear()
-        marks = self._marks.pop() if len(self._marks) > 2 else np.empty((len(self._refs), 4), np.int64)
-        self._marks.insert(0, marks)
-        seen = glance(self._refs, marks)
+        place = self._marks.pop() if len(self._marks) > 2 else place_for_marks(len(self._refs))
+        self._marks.insert(0, place)
+        seen = glance(self._refs, place)
         if seen is None:
             self._known = -1  # a parameter is gone
         elif not seen[2]:
@@ -58,14 +58,15 @@ class Glance:
     @property
     def given(self) -> tuple[list[weakref.ref[nn.Parameter]], Marks]:
         """At the latest look, those that had a gradient."""
-        there = np.flatnonzero(self._marks[0][:, 0])
-        return [self._refs[i] for i in there], self._marks[0][there]
+        marks = self._marks[0].marks
+        there = np.flatnonzero(marks[:, 0])
+        return [self._refs[i] for i in there], marks[there]
 
     def written(self) -> list[tuple[nn.Parameter, bool]]:
         """Parameters that were written to more often before the latest look than before the one before; whether they got other memory."""
         if len(self._marks) < 3:
             return []
-        now, before, earlier = self._marks
+        now, before, earlier = (place.marks for place in self._marks)
         replaced = now[:, 3] != before[:, 3]
         more = (now - before)[:, 2] > (before - earlier)[:, 2]
         found = [(self._refs[i](), bool(replaced[i])) for i in np.flatnonzero(more | replaced)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ._activations import Activations
+from ._extras import Entry
 from ._given import Given
 from ._glance import Glance
 from ._glimpse import Glimpse
@@ -17,6 +18,7 @@ class Glancing:
     def __init__(self, given: Given, glance: Glance, sentinel: Sentinel, activations: Activations) -> None:
         self.given, self.glance, self.sentinel, self.activations = given, glance, sentinel, activations
         self.on = False  # at the backward that is under way
+        self.seen: list[Entry] = []  # what was read besides gradients when a glance was enough last
 
     def begins(self, *, first: bool, wanted: bool) -> None:
         """`first`: after an attempt. What a later backward gives can only be told if what was there before it is known."""
@@ -32,17 +34,22 @@ class Glancing:
 
     def ends(self, passed: Callable[[], bool]) -> Glimpse | None:
         """What was read, if there is no more to see; `passed` is asked, at the end, whether that is so for others, too."""
-        read = self.activations.extras.entries
-        stats = [entry[3].host.tolist() for entry in read if entry[3].host is not None]
-        seen = self.glance.look() if len(stats) == len(read) else None
-        if seen is None or seen[0]:
+        sites, read = self.activations.table.sites, self.activations.extras.entries
+        places, stats, losses = [], [], []
+        for number, call, seq, row in read:
+            if row.host is None:
+                return None
+            stats.append(row.host.tolist())
+            places.append((number, call, seq))
+            if sites[number].kind == "loss":
+                losses.append(stats[-1])
+        seen = self.glance.look()
+        if seen is None or seen[0] or len(losses) == len(stats):
             return None
-        are_losses = [self.activations.table.sites[entry[0]].kind == "loss" for entry in read]
-        losses = [s for s, is_loss in zip(stats, are_losses, strict=True) if is_loss]
-        if len(losses) == len(stats) or not self.sentinel.calm(losses, stats, seen[1]) or not passed():
+        if not self.sentinel.calm(losses, stats, seen[1]) or not passed():
             return None
         self.sentinel.went_by(seen[1])
-        glimpse = Glimpse([entry[:3] for entry in read], stats)
+        self.seen = read
         self.activations.forget()
         self.given.end_by(self.glance)
-        return glimpse
+        return Glimpse(places, stats)

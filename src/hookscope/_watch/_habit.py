@@ -30,3 +30,11 @@ class Habit:
     def entered(self, happened: bool) -> None:
         """A round begins, before which, or in the last of which, it has happened or not."""
         self._quiet = 0 if happened else self._quiet + 1
+
+    def goes_on(self) -> bool:
+        """Whether the round that begins can go by without a look, nor need be told of then."""
+        quiet = self._quiet
+        if quiet < FIRST or quiet % AGAIN == 0:
+            return False
+        self._quiet = quiet + 1
+        return True

@@ -52,12 +52,17 @@ class Pace:
         self._price = 0.0  # of recording a step
         self._always = 0.0  # what a step costs that is not recorded
         self._recorded = 0  # the latest recorded step
+        self._step = 0  # of the latest question
+        self._rest = 0  # a time before which no step can be paid for
+        self._rested = range(0)  # the latest steps that were left out for it
 
     def recorded(self, step: int) -> bool:
         """Whether this step is recorded in full."""
         if self.every is not None:
             return step % self.every == 0
         answer = self._answers.get(step)
+        if answer is None and step in self._rested:
+            return False
         if answer is None:
             answer = self._decide(step)
             self._answers = {s: a for s, a in self._answers.items() if s >= step - 2}
@@ -65,6 +70,17 @@ class Pace:
             if answer:
                 self._recorded = step
         return answer
+
+    def rests(self, step: int) -> bool:
+        """Whether it takes no closer look to know that this step, the next one, is not recorded."""
+        if self.every is not None:
+            return step % self.every != 0
+        if step - self._recorded >= AT_LEAST or self._rest <= self.clock() or step in self._answers:
+            return False
+        if step not in self._rested:
+            start = self._rested.start if self._rested.stop == step else step
+            self._rested = range(start, step + 1)
+        return True
 
     def scheduled(self, step: int) -> bool:
         """Whether all ranks record this step, each by itself and whatever it sees."""
@@ -96,28 +112,33 @@ class Pace:
         if not self.recorded(step):
             self.alarms += 1
             self._answers[step] = True
+            self._rest = 0
             if self.alarms <= TOGETHER if self.together else self._credit >= -DEBT * self._price:
                 self._until = step + ALARM - 1
 
     def _decide(self, step: int) -> bool:
-        self._account()
+        self._account(step)
         if self.together:
             return step <= self._until or step % interval(step, self.budget) == 0
         if not self.saves or step <= self._until or step - self._recorded >= AT_LEAST:
             return True
-        return self._credit >= self._price
+        lacking = self._price - self._credit
+        if lacking > 0 and self.budget > 0:
+            self._rest = self.clock() + int(lacking / self.budget)
+        return lacking <= 0
 
-    def _account(self) -> None:
+    def _account(self, step: int) -> None:
         now, spent = self.clock(), self.spent()
+        steps, self._step, self._rest = max(1, step - self._step), step, 0
         if self._asked is not None:
             passed, used = now - self._asked[0], float(spent - self._asked[1])
             recorded = bool(self._answers) and self._answers[max(self._answers)]
             if recorded:
-                used = UNSEEN * max(0.0, used - self._always)
+                used = UNSEEN * max(0.0, used - steps * self._always)
                 self._price = _smoothed(self._price, used)
             else:
-                self._always, used = _smoothed(self._always, used), 0.0
-            earned = max(self.budget * passed - self._always, LEAST * self.budget * passed)
+                self._always, used = _smoothed(self._always, used / steps), 0.0
+            earned = max(self.budget * passed - steps * self._always, LEAST * self.budget * passed)
             if self.saves:
                 self._credit = min(self._credit + earned - used, self._price)
         self._asked = now, spent

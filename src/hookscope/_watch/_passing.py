@@ -13,6 +13,11 @@ class Passing:
         self.label = INNER
         self._differentiable = False  # the last backward kept its graph to be differentiated
 
+    @property
+    def plain(self) -> bool:
+        """Whether no graph of a backward is kept that another one may go through."""
+        return not self._differentiable
+
     def begin_backward(self, *, fresh: bool) -> None:
         """A backward begins."""
         self.label = SECOND if self._differentiable and not fresh else ""

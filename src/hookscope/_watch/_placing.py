@@ -22,6 +22,7 @@ from ._local_gradients import by_reducer, watch_local_gradients
 from ._micro_gradients import watch_micro_gradients
 from ._owner import Owner
 from ._seat import Seat
+from ._shortcut import Shortcut
 from ._tap import Tap
 
 
@@ -31,6 +32,7 @@ class Placing:
     def __init__(self, activations: Activations) -> None:
         self.activations = activations
         self.owner = Owner()
+        self.shortcut: Shortcut
         self.taps: list[Tap] = []
         self._seats: list[Seat] = []
         self._seated = True
@@ -78,14 +80,16 @@ class Placing:
         self._returns[module] = replace(site, kind="output")
 
         def entering(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
+            if self.shortcut.enters(module, args, kwargs or {}):
+                return
             if module is not self._around and owner.enters(module, model):
                 activations.enter(site, module, args, kwargs or {}, within=within)
 
         enter = Hook(entering)
-        leaving = self._leaving(self._returns[module])
+        leaving, returns = self._leaving(self._returns[module]), self._returns[module]
 
         def left(module: nn.Module, args: Any, output: Any) -> None:
-            if module is not self._around:
+            if not self.shortcut.leaves(module, returns, output) and module is not self._around:
                 leaving(module, args, output)
 
         stack.callback(module.register_forward_pre_hook(enter, with_kwargs=True).remove)

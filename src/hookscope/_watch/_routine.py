@@ -36,10 +36,12 @@ class Routine:
         if not ready or has_closure or self._usual is None or self._usual() is not optimizer:
             return False
         groups: list[dict[str, Any]] = optimizer.param_groups
-        if getattr(optimizer, "found_inf", None) is not None or [len(group["params"]) for group in groups] != self._sizes:
+        if getattr(optimizer, "found_inf", None) is not None or len(groups) != len(self._sizes):
             return False
-        if not all(type(group.get("lr")) is float and 0 <= group["lr"] < math.inf for group in groups):
-            return False
+        for group, size in zip(groups, self._sizes, strict=True):
+            rate = group.get("lr")
+            if len(group["params"]) != size or type(rate) is not float or not 0 <= rate < math.inf:
+                return False
         self.under_way = optimizer
         return True
 

@@ -27,7 +27,7 @@ class Sentinel:
 
     def __init__(self) -> None:
         self._norms: deque[float] = deque(maxlen=USUAL)
-        self._usual = math.inf
+        self._far = math.inf  # a norm beyond which it has jumped
         self._asked = self._overflows = 0
         self._first_loss: float | None = None
 
@@ -40,38 +40,37 @@ class Sentinel:
         bad = early.bad and (scale == 1.0 or self._overflows >= STUBBORN)
         loss = micro.stats[losses[micro.site]][:1].tolist()
         norm = math.sqrt(early.squares) / scale if len(early.rows) else None
-        jumped = self._jumped(norm, _mean(loss[0]) if loss else None)
+        jumped = self._jumped(norm, loss[0] if loss else None)
         self._goes_on(norm)
         return bool(bad or jumped or really_bad(micro.stats).any())
 
-    def calm(self, losses: Sequence[Stats], others: Sequence[Stats], squares: float) -> bool:
+    def calm(self, losses: Sequence[Stats], all_stats: Sequence[Stats], squares: float) -> bool:
         """After a glance at which no gradient was bad: whether nothing calls for an alarm. `went_by` is to follow, or else `alarmed`."""
-        bad = any(_is_really_bad(stats) for stats in (*losses, *others))
-        return not (bad or self._jumped(math.sqrt(squares), _mean(losses[0]) if losses else None))
+        for stats in all_stats:
+            if (stats[1] or stats[2]) and _is_really_bad(stats):
+                return False
+        return not self._jumped(math.sqrt(squares), losses[0] if losses else None)
 
     def went_by(self, squares: float) -> None:
         """And that was all."""
         self._overflows = 0
         self._goes_on(math.sqrt(squares))
 
-    def _jumped(self, norm: float | None, loss: float | None) -> bool:
-        far = norm is not None and norm > max(FAINT, JUMP * self._usual)
+    def _jumped(self, norm: float | None, loss: Stats | None) -> bool:
+        far = norm is not None and norm > self._far
         if loss is None:
             return far
+        mean = abs(loss[4]) / (loss[0] or 1.0)
         if self._first_loss is None:
-            self._first_loss = loss
-        return far or loss > JUMP * self._first_loss > 0
+            self._first_loss = mean
+        return far or mean > JUMP * self._first_loss > 0
 
     def _goes_on(self, norm: float | None) -> None:
         if norm is not None:
             self._norms.append(norm)
             self._asked += 1
             if self._asked % AGAIN == 0:
-                self._usual = sorted(self._norms)[len(self._norms) // 2]
-
-
-def _mean(stats: Stats) -> float:
-    return abs(stats[4]) / max(1.0, stats[0])
+                self._far = max(FAINT, JUMP * sorted(self._norms)[len(self._norms) // 2])
 
 
 def _is_really_bad(stats: Stats) -> bool:

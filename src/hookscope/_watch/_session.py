@@ -14,7 +14,8 @@ from .._core._finding import Finding
 from .._core._frame import Frame
 from .._core._site import Site
 from .._record import Sink
-from .._taps._events import Backward, subscribe
+from .._taps._events import subscribe
+from .._taps._listener import Backward
 from .._taps._tree import on_registration
 from ._activations import Activations
 from ._armed import Armed
@@ -39,6 +40,7 @@ from ._reports import Reports
 from ._safety import Safety
 from ._second_run import SecondRun
 from ._settings import Settings
+from ._shortcut import Shortcut
 from ._signals import until_told
 from ._steps import Steps
 from ._store import Store
@@ -53,11 +55,8 @@ class Session:
     """Listens to the process and to the hooks of its models, until it is closed."""
 
     def __init__(self, settings: Settings, sink: Sink, *, first_step: int = 0, known: Sequence[Site] = ()) -> None:
-        self.settings = settings
-        self.sink = sink
-        self.safety = Safety(sink)
-        self.table = SiteTable(known)
-        self.online = Online(settings)
+        self.settings, self.sink = settings, sink
+        self.safety, self.table, self.online = Safety(sink), SiteTable(known), Online(settings)
         store = Store()
         self.activations = Activations(self.table, store, lambda error: self._lose("activations", error))
         self.placing = Placing(self.activations)
@@ -88,14 +87,12 @@ class Session:
         self.pace = Pace(settings.every, settings.budget, lambda: self.safety.spent + self.activations.spent, ranks=ranks_of(sink))
         self.activations.seat, self.activations.affords = self.placing.seat, lambda: self.pace.affords
         self.steps = Steps(self.pace, self.table, (self.activations, self.parameters, glance), reports, first_step)
-        self.steps.gate = self._gate
-        self.attempts = Attempts(self.steps.routine)
+        self.steps.gate, self.attempts = self._gate, Attempts(self.steps.routine)
+        self.shortcut = self.placing.shortcut = Shortcut(self)
         self.micro_listener: Callable[[MicroRows, Sequence[Site]], None] | None = None
-        self.closed = False
+        self.closed = self._urgent = False  # the latter: an error has been found, and is not on disk yet
         self.guard = Guard(Nonfinite(settings.on_nonfinite), self.steps, self.models, self.online, self.safety)
-        self._backwards = 0
         self._news: list[Finding] = []
-        self._urgent = False  # an error has been found, and is not on disk yet
         self._started = time.perf_counter()
         self._undo: list[Callable[[], None]] = []
         self._gate()
@@ -138,10 +135,10 @@ class Session:
         within = self.safety.within
         within("origin", self.locator.backward_begins, backward.roots)
         within("steps", self.steps.backward_begins, backward)
-        self._backwards += 1
-        if self._backwards & (self._backwards - 1) == 0:  # at the 1st, 2nd, 4th, ...
+        self.shortcut.backwards = backwards = self.shortcut.backwards + 1
+        if backwards & (backwards - 1) == 0:  # at the 1st, 2nd, 4th, ...
             within("discovery", self.models.look_behind, backward.roots)
-            if self._backwards <= LAST_LOOK:
+            if backwards <= LAST_LOOK:
                 within("blindness", lambda: self.blindness.look(self.models.alive()))
 
     def backward_ends(self, failed: bool) -> None:
@@ -178,7 +175,9 @@ class Session:
     # -- reports of the steps -------------------------------------------------------------------------------------------------------
 
     def _gate(self) -> None:
-        self.safety.step = self.locator.holding.step = self.steps.clock.step
+        self.safety.step = self.locator.holding.step = step = self.steps.clock.step
+        if not (self.activations.on or self.steps.clock.attempted) and self.pace.rests(step) and not self.compiled.any:
+            return
         self.activations.on = self.steps.awaited and not self.closed and self.safety.off.isdisjoint(("activations", "steps"))
         self.placing.seat(self.activations.on)
 
@@ -275,6 +274,7 @@ class Session:
         self.safety.run("blindness", self._tell_blindness)
         self.safety.run("recording", self._last_words)
         self.closed = True
+        self.shortcut.close()
         self._gate()
         for undo in self._undo:
             undo()

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from .._taps._clock import Clock
-from .._taps._events import Backward
+from .._taps._listener import Backward
 from ._activations import Activations
 from ._attempt import Attempt, is_skipping, scale_in
 from ._beside import Beside
@@ -42,18 +42,15 @@ class Steps:
     """Follows the events of one training; `gate` is called whenever another step opens."""
 
     def __init__(self, pace: Pace, table: SiteTable, sources: tuple[Activations, Parameters, Glance], reports: Reports, first: int) -> None:
-        self.pace = pace
-        self.table = table
+        self.pace, self.table, self.reports = pace, table, reports
         self.activations, self.parameters, glance = sources
-        self.reports = reports
-        self.clock = Clock(first)
-        self.attempts = 0
+        self.clock, self.attempts = Clock(first), 0
         self.gate: Callable[[], None] = lambda: None
         self.open = OpenStep()
         self._pending: list[MicroRows | Glimpse] = []
         self._pending_values: dict[int, float] = {}  # scalars that go with the pending micro-batches
         self._given = Given(self.parameters)
-        self._glancing = Glancing(self._given, glance, Sentinel(), self.activations)
+        self.glancing = Glancing(self._given, glance, Sentinel(), self.activations)
         self.routine = Routine()
         self._in_round: list[frozenset[str]] = []  # parameters that the open step's attempts had
         self._backwards = self._usual_backwards = 0  # since the last attempt; before that one
@@ -62,8 +59,7 @@ class Steps:
         self._scale: torch.Tensor | None = None  # the factor on the loss of the current backward
         self._attempt = Attempt()
         self._create_graph = self._stepped_in_backward = False
-        self.first = first
-        self._began = time.perf_counter()
+        self.first, self._began = first, time.perf_counter()
 
     @property
     def recorded(self) -> bool:
@@ -92,19 +88,17 @@ class Steps:
                 self._give_up_step()
         self._scale, self._create_graph = backward.scale, backward.create_graph
         wanted = self.attempts > 0 and self._scale is None and not (self.recorded or self._create_graph or self.parameters.scaled)
-        self._glancing.begins(first=not (self._pending or self._attempt), wanted=wanted)
+        self.glancing.begins(first=not (self._pending or self._attempt), wanted=wanted)
         self.activations.begin_backward()
         self.activations.read_losses(backward.roots)
 
     def backward_ends(self) -> None:
         """It is over: fold its micro-batch."""
         self.activations.end_backward(create_graph=self._create_graph)
-        glanced = self._glancing.on and not self._stepped_in_backward
-        if glanced and (glimpse := self._glancing.ends(self.reports.passed)) is not None:
-            self._pending = [glimpse]
+        glanced = self.glancing.on and not self._stepped_in_backward
+        if glanced and (glimpse := self.glancing.ends(self.reports.passed)) is not None:
             self.parameters.forget_early()
-            self._backwards += 1
-            self.routine.ready = True
+            self.glimpsed(glimpse)
             return
         scale = 1.0 if self._scale is None else float(self._scale)
         micro = self.activations.fold(scale)
@@ -120,7 +114,7 @@ class Steps:
             self.parameters.read_early(parameters, marks)  # where modules are not looked at, after each backward
         else:
             self.parameters.forget_early()
-        if alarmed := self._glancing.sentinel.alarmed(micro, self.table.are("loss"), self.parameters.early, scale):
+        if alarmed := self.glancing.sentinel.alarmed(micro, self.table.are("loss"), self.parameters.early, scale):
             self.pace.alarm(self.clock.step)
         self.reports.locate(replace(micro, full=micro.full or alarmed), self.parameters.bad_early())
         if self._stepped_in_backward:  # optimizers stepped within this backward: it belongs to the step they made
@@ -134,6 +128,12 @@ class Steps:
         self._backwards += 1
         if not self.attempts and not self._attempt:  # perhaps the weights are changed by hand: all we shall see is that they have changed
             self._reading.as_given(self.open, self.parameters.alive())
+
+    def glimpsed(self, glimpse: Glimpse) -> None:
+        """A backward is over at which a glance was enough."""
+        self._pending = [glimpse]
+        self._backwards += 1
+        self.routine.ready = True
 
     def attempt_begins(self, optimizer: torch.optim.Optimizer, mine: Mine, *, has_closure: bool) -> None:
         """`optimizer` is about to change the parameters `mine`, which are still what the forward used."""
