@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from hookscope._stats import Cells, backend, reduce_all_into, reduce_into
+from hookscope._stats import Cells, Listed, backend, reduce_into
 from hookscope._stats._fallback import stats_in_chunks
 
 LIMIT_S = 330.0
@@ -77,7 +77,14 @@ def lists_table(parameters: list[torch.Tensor], place: Place) -> list[str]:
     tensors = [p.detach().to(place.device) for p in parameters]
     cells = Cells(place.device)
     rows = [cells.row() for _ in tensors]
-    together = call_seconds(lambda: reduce_all_into(rows, tensors), place)
+
+    def at_once() -> None:
+        listed = Listed()
+        for row, x in zip(rows, tensors, strict=True):
+            listed.add(row, x)
+        listed.write()
+
+    together = call_seconds(at_once, place)
     single = call_seconds(lambda: [reduce_into(row, x) for row, x in zip(rows, tensors, strict=True)], place)
     size = sum(x.nbytes for x in tensors) / 1e9
     return [

@@ -14,7 +14,7 @@ import torch
 from torch.torch_version import TorchVersion
 
 from hookscope._core._errors import HookscopeWarning
-from hookscope._stats import Cells, _device, _launch, _reduce, reduce_all_into, reduce_into
+from hookscope._stats import Cells, Listed, _device, _launch, _reduce, reduce_into
 from hookscope._stats import _list as lists
 from hookscope._stats._plain import FLOATS
 
@@ -99,7 +99,9 @@ def test_tensors_of_every_layout_come_out_as_they_do_on_a_cpu(monkeypatch):
     launches = []
     monkeypatch.setattr(lists, "reduce_list", lambda rows, flats: (launches.append(len(flats)), _launch.reduce_list(rows, flats)))
     there = [reduce_into(row, tensor) for row, tensor in zip(single, tensors, strict=True)]
-    assert reduce_all_into(listed, tensors) == there == [True] * 12 + [False]
+    together = Listed()
+    assert [together.add(row, tensor) for row, tensor in zip(listed, tensors, strict=True)] == there == [True] * 12 + [False]
+    together.write()
     assert launches == [9]  # not those that repeat an element, have zeros that are not stored, or are whole numbers
     monkeypatch.undo()
     for row, tensor in zip(native, tensors, strict=True):

@@ -6,7 +6,7 @@ from ._cells import Cells, Row
 from ._exponents import count_into, histogram_of
 from ._fallback import stats_of
 from ._gradients import Gradients, Marks, Place, glance, marks_of, place_for_marks, read_gradients, read_plain
-from ._list import reduce_all_into
+from ._list import Listed
 from ._plain import is_dense
 from ._reduce import reduce_into
 from ._ring import Ring
@@ -15,6 +15,7 @@ __all__ = [
     "Batch",
     "Cells",
     "Gradients",
+    "Listed",
     "Marks",
     "Place",
     "Ring",
@@ -29,7 +30,6 @@ __all__ = [
     "place_for_marks",
     "read_gradients",
     "read_plain",
-    "reduce_all_into",
     "reduce_into",
     "sampled_job",
     "stats_of",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 
 from . import _device
@@ -13,27 +11,33 @@ from ._plain import flat, plain
 from ._reduce import reduce_into
 
 
-def reduce_all_into(rows: Sequence[Row], tensors: Sequence[torch.Tensor]) -> list[bool]:
-    """What `reduce_into` does for each pair, and for each what it returns.
+class Listed:
+    """`add` as many as there are, then `write`: until then some of the rows are as they were.
 
     >>> from hookscope._stats import Cells
     >>> cells = Cells("cpu")
-    >>> rows = [cells.row(), cells.row()]
-    >>> reduce_all_into(rows, [torch.ones(3), torch.ones(2, device="meta")])
+    >>> rows, listed = [cells.row(), cells.row()], Listed()
+    >>> [listed.add(row, tensor) for row, tensor in zip(rows, [torch.ones(3), torch.ones(2, device="meta")])]
     [True, False]
+    >>> listed.write()
     """
-    written = [False] * len(rows)
-    together: dict[torch.device, list[tuple[torch.Tensor, torch.Tensor]]] = {}
-    for i, (row, tensor) in enumerate(zip(rows, tensors, strict=True)):
+
+    def __init__(self) -> None:
+        self._pairs: dict[torch.device, list[tuple[torch.Tensor, torch.Tensor]]] = {}
+
+    def add(self, row: Row, tensor: torch.Tensor) -> bool:
+        """What `reduce_into` returns. The tensor has to stay as it is until `write`."""
         values = _together(row, tensor)
         if values is None:
-            written[i] = reduce_into(row, tensor)
-        else:
-            together.setdefault(values.device, []).append((row.view[0], values))
-            written[i] = True
-    for pairs in together.values():
-        reduce_list(*zip(*pairs, strict=True))
-    return written
+            return reduce_into(row, tensor)
+        self._pairs.setdefault(values.device, []).append((row.view[0], values))
+        return True
+
+    def write(self) -> None:
+        """Every row that was added is written after this."""
+        for pairs in self._pairs.values():
+            reduce_list(*zip(*pairs, strict=True))
+        self._pairs = {}
 
 
 def _together(row: Row, tensor: torch.Tensor) -> torch.Tensor | None:

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from .._core._stats import WIDTH, Rows
-from .._stats import Batch, Row, reduce_into
+from .._stats import Batch, Listed, Row
 from .._taps._parts import is_partial, local
 from ._store import Store
 
@@ -17,6 +17,7 @@ class Gathered:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.batch = Batch()
+        self.listed = Listed()
         self.numbers: list[int] = []
         self.total = (0.0, 0.0)  # as of a batch
         self._others: list[tuple[int, Row]] = []  # place among all, and row, of those that are not in the batch
@@ -29,7 +30,7 @@ class Gathered:
         if not self.batch.add(tensor):
             if kind not in rows or rows[kind].view.device != tensor.device:
                 rows[kind] = self.store.row(tensor)
-            if not reduce_into(rows[kind], tensor):
+            if not self.listed.add(rows[kind], tensor):
                 return False
             self._others.append((len(self.numbers), rows[kind]))
         self.numbers.append(number)
@@ -41,6 +42,7 @@ class Gathered:
         self.total = self.batch.total
         if not self._others:
             return rows
+        self.listed.write()
         everything = np.empty((len(self.numbers), WIDTH))
         there = [place for place, _ in self._others]
         everything[np.delete(np.arange(len(everything)), there)] = rows

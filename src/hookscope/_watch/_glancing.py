@@ -5,19 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ._activations import Activations
+from ._afar import Afar, FarGlimpse
+from ._early import Early
 from ._extras import Entry
 from ._given import Given
 from ._glance import Glance
 from ._glimpse import Glimpse
 from ._sentinel import Sentinel
+from ._tap import MicroRows
 
 
 class Glancing:
     """`begins` comes before a backward, `ends` after it."""
 
-    def __init__(self, given: Given, glance: Glance, sentinel: Sentinel, activations: Activations) -> None:
-        self.given, self.glance, self.sentinel, self.activations = given, glance, sentinel, activations
+    def __init__(self, given: Given, glance: Glance, activations: Activations) -> None:
+        self.given, self.glance, self.activations = given, glance, activations
+        self.sentinel, self.afar = Sentinel(), Afar(activations.store)
         self.on = False  # at the backward that is under way
+        self._late = False
         self.seen: list[Entry] = []  # what was read besides gradients when a glance was enough last
 
     def begins(self, *, first: bool, wanted: bool) -> None:
@@ -32,13 +37,30 @@ class Glancing:
             if first:
                 self.glance.bare.entered(there)
 
-    def ends(self, passed: Callable[[], bool]) -> Glimpse | None:
+    def alarmed(self, micro: MicroRows, early: Early, scale: float) -> bool:
+        """Whether what was read where a glance was not enough calls for an alarm, or what is known only now."""
+        late = self._is_late()
+        return self.sentinel.alarmed(micro, self.activations.table.are("loss"), early, scale) or late
+
+    def _is_late(self) -> bool:
+        """Whether an earlier step that was looked at from afar was not as usual, as is known only now."""
+        calm = [self._is_calm(glimpse) for glimpse in self.afar.arrived()]  # each of them is told to the sentinel
+        late, self._late = self._late or not all(calm), False
+        return late
+
+    def _is_calm(self, glimpse: FarGlimpse) -> bool:
+        bad, squares = glimpse.of_gradients
+        calm = not bad and self.sentinel.calm(glimpse.losses, glimpse.others, squares)
+        self.sentinel.went_by(squares)
+        return calm
+
+    def ends(self, passed: Callable[[], bool]) -> Glimpse | FarGlimpse | None:
         """What was read, if there is no more to see; `passed` is asked, at the end, whether that is so for others, too."""
         sites, read = self.activations.table.sites, self.activations.extras.entries
         places, stats, losses = [], [], []
         for number, call, seq, row in read:
             if row.host is None:
-                return None
+                return self._ends_afar(passed) if self.afar.on else None
             stats.append(row.host.tolist())
             places.append((number, call, seq))
             if sites[number].kind == "loss":
@@ -53,3 +75,15 @@ class Glancing:
         self.activations.forget()
         self.given.end_by(self.glance)
         return Glimpse(places, stats)
+
+    def _ends_afar(self, passed: Callable[[], bool]) -> FarGlimpse | None:
+        read = self.activations.extras.entries
+        gradients = self.afar.gradients(read, self.given.end()[0])
+        are_losses = [self.activations.table.sites[entry[0]].kind == "loss" for entry in read]
+        self._late = self._is_late()
+        if self._late or gradients is None or all(are_losses) or not passed():
+            return None
+        glimpse = self.afar.send(read, are_losses, gradients)
+        if glimpse is not None:
+            self.activations.forget()
+        return glimpse

@@ -87,7 +87,7 @@ class Session:
         self.pace = Pace(settings.every, settings.budget, lambda: self.safety.spent + self.activations.spent, ranks=ranks_of(sink))
         self.activations.seat, self.activations.affords = self.placing.seat, lambda: self.pace.affords
         self.steps = Steps(self.pace, self.table, (self.activations, self.parameters, glance), reports, first_step)
-        self.steps.gate, self.attempts = self._gate, Attempts(self.steps.routine)
+        self.steps.gate, self.steps.glancing.afar.on, self.attempts = self._gate, not settings.waits, Attempts(self.steps.routine)
         self.shortcut = self.placing.shortcut = Shortcut(self)
         self.micro_listener: Callable[[MicroRows, Sequence[Site]], None] | None = None
         self.closed = self._urgent = False  # the latter: an error has been found, and is not on disk yet

@@ -33,6 +33,12 @@ class Settings:
     flight: int = 32
     incidents: Kept = "facts"
     reduce: Reduce = None
+    exact: bool = False
+
+    @property
+    def waits(self) -> bool:
+        """Whether each step is to be judged before its end, also where a device has to be waited for."""
+        return self.exact or self.on_finding == "raise"
 
     def __post_init__(self) -> None:
         if self.every is not None and (isinstance(self.every, bool) or not isinstance(self.every, int) or self.every < 1):

@@ -17,6 +17,7 @@ from torch import nn
 from .._taps._clock import Clock
 from .._taps._listener import Backward
 from ._activations import Activations
+from ._afar import FarGlimpse
 from ._attempt import Attempt, is_skipping, scale_in
 from ._beside import Beside
 from ._given import Given
@@ -30,7 +31,6 @@ from ._reading import Reading
 from ._reports import Reports
 from ._routine import Routine
 from ._scalars import Scalars
-from ._sentinel import Sentinel
 from ._step import OpenStep, crowded, superseded
 from ._table import SiteTable
 from ._tap import MicroRows
@@ -47,10 +47,10 @@ class Steps:
         self.clock, self.attempts = Clock(first), 0
         self.gate: Callable[[], None] = lambda: None
         self.open = OpenStep()
-        self._pending: list[MicroRows | Glimpse] = []
+        self._pending: list[MicroRows | Glimpse | FarGlimpse] = []
         self._pending_values: dict[int, float] = {}  # scalars that go with the pending micro-batches
         self._given = Given(self.parameters)
-        self.glancing = Glancing(self._given, glance, Sentinel(), self.activations)
+        self.glancing = Glancing(self._given, glance, self.activations)
         self.routine = Routine()
         self._in_round: list[frozenset[str]] = []  # parameters that the open step's attempts had
         self._backwards = self._usual_backwards = 0  # since the last attempt; before that one
@@ -114,7 +114,7 @@ class Steps:
             self.parameters.read_early(parameters, marks)  # where modules are not looked at, after each backward
         else:
             self.parameters.forget_early()
-        if alarmed := self.glancing.sentinel.alarmed(micro, self.table.are("loss"), self.parameters.early, scale):
+        if alarmed := self.glancing.alarmed(micro, self.parameters.early, scale):
             self.pace.alarm(self.clock.step)
         self.reports.locate(replace(micro, full=micro.full or alarmed), self.parameters.bad_early())
         if self._stepped_in_backward:  # optimizers stepped within this backward: it belongs to the step they made
@@ -129,7 +129,7 @@ class Steps:
         if not self.attempts and not self._attempt:  # perhaps the weights are changed by hand: all we shall see is that they have changed
             self._reading.as_given(self.open, self.parameters.alive())
 
-    def glimpsed(self, glimpse: Glimpse) -> None:
+    def glimpsed(self, glimpse: Glimpse | FarGlimpse) -> None:
         """A backward is over at which a glance was enough."""
         self._pending = [glimpse]
         self._backwards += 1
@@ -251,7 +251,7 @@ class Steps:
         self.reports.adopted()
 
     def _rows(self) -> list[MicroRows]:
-        return [micro.rows() if isinstance(micro, Glimpse) else micro for micro in self._pending]
+        return [micro if isinstance(micro, MicroRows) else micro.rows() for micro in self._pending]
 
     def _step_by_hand(self) -> None:
         self.clock.attempt(BY_HAND)

@@ -34,10 +34,13 @@ class Store:
 
     def row(self, tensor: torch.Tensor) -> Row:
         """A new row on the device of `tensor`."""
-        device = tensor.device
+        return self.cells(tensor.device).row()
+
+    def cells(self, device: torch.device) -> Cells:
+        """All rows on that device."""
         if device not in self._cells:
             self._cells[device] = Cells(device)
-        return self._cells[device].row()
+        return self._cells[device]
 
     def merge(self, into: Row, row: Row) -> None:
         """Make `into` the stats of both rows' tensors taken together; both are on one device, which is not waited for."""

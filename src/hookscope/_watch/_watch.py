@@ -63,6 +63,8 @@ class watch:  # noqa: N801  # used like the function it reads as: `with hs.watch
     alone). `reduce="step"` lets ranks tell each other, in a process group of their own, what they see: rules judge the frames of all ranks
     together, one recorded step later and alike on all, and `on_nonfinite` acts on every rank at the step that is bad on any. Each rank
     has to open such a watch. Where ranks come apart it is given up with a warning: see the page "Many ranks".
+    `exact`: on a device such as a GPU, where nothing waits for a step that is not recorded, what is wrong in it is seen a step later;
+    `exact=True` waits once a step and sees it at once, as `on_finding="raise"` does. On a processor that is always so.
     An existing run is refused unless `overwrite` or `resume` (which continues its step numbers).
 
     What runs under `torch.no_grad()` is recorded apart, as `output/eval`. Not seen: what runs inside `torch.func` transforms, and
@@ -102,12 +104,13 @@ class watch:  # noqa: N801  # used like the function it reads as: `with hs.watch
         flight: int = 32,
         incidents: Kept = "facts",
         reduce: Reduce = None,
+        exact: bool = False,
         overwrite: bool = False,
         resume: bool = False,
     ) -> None:
         models = named_models(model)
         settings = Settings(
-            _selection(select), every, on_finding, updates, grad_norm_threshold, on_nonfinite, budget, flight, incidents, reduce
+            _selection(select), every, on_finding, updates, grad_norm_threshold, on_nonfinite, budget, flight, incidents, reduce, exact
         )
         if reduce is not None:
             check_ranks()
