@@ -1,8 +1,9 @@
-"""What a watch takes up: memory of the process and bytes on disk, over 5,000 steps of a small training.
+"""What a watch takes up: memory of the process and bytes on disk, over 10,000 steps of a small training.
 
-Each way runs in a process of its own, on a directory that is removed again. Shown are the highest resident set, the slope of the resident
-set over the second half (what would become of it in a long training), the time of the processor of all threads, the writer's too, and the
-bytes of the run, a row and a step; a row is the eight numbers of one site and call at one step. Reads /proc, so Linux alone.
+Each way runs in a process of its own, on a directory that is removed again. Shown are the highest resident set, its slope over the last
+5,000 steps (what would become of it in a long training: until then the buffers of the writer have found their size), the time of the
+processor of all threads, the writer's too, and the bytes of the run, a row and a step; a row is the eight numbers of one site and call at
+one step. Reads /proc, so Linux alone.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from torch.nn.functional import mse_loss
 
 import hookscope as hs
 
-STEPS, SAMPLE, MIB = 5000, 10, 1 << 20
+STEPS, SAMPLE, MIB = 10_000, 10, 1 << 20
 WAYS: dict[str, dict[str, Any] | None] = {"bare": None, "default": {}, "every=1": {"every": 1}}
 
 
