@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from .._stats import Row, reduce_into
+from ._tape import TAPE_KERNEL
 
+# Looked up once: what is asked at each step is asked with cold caches.
+_cpu, _has_cuda = torch.default_generator, torch.cuda._is_compiled()
+_is_autocast, _autocast_dtype = torch.is_autocast_enabled, torch.get_autocast_dtype
+_is_autocast_cached = torch.is_autocast_cache_enabled
 SMALL = 64 << 10  # bytes; a larger buffer is copied once it has been seen to change
 
 
-@dataclass(frozen=True, slots=True)
-class Randomness:
+class Randomness(NamedTuple):
     """The states of the random generators that a forward may draw from."""
 
     cpu: torch.Tensor
@@ -28,10 +32,10 @@ class Randomness:
     @classmethod
     def now(cls, *, torch_only: bool = False) -> Randomness:
         """As they are; `torch_only` leaves Python's and numpy's out, which take most of the time."""
-        cuda = tuple(torch.cuda.get_rng_state_all()) if _on_cuda() else ()
-        numpy = sys.modules.get("numpy")
+        cuda = tuple(torch.cuda.get_rng_state_all()) if _has_cuda and _on_cuda() else ()
         if torch_only:
-            return cls(torch.default_generator.get_state(), cuda)
+            return cls(_cpu.get_state(), cuda)
+        numpy = sys.modules.get("numpy")
         return cls(torch.get_rng_state(), cuda, random.getstate(), numpy.random.get_state() if numpy else None)
 
     @property
@@ -70,7 +74,8 @@ class Buffers:
 
     def take(self) -> None:
         """Remember their values."""
-        for i, (holder, name) in enumerate(self._slots):
+        for i in range(len(self._slots)) if TAPE_KERNEL is None or self._silent else TAPE_KERNEL.renew(self._slots, self._held):
+            holder, name = self._slots[i]
             buffer, held = holder.get(name), self._held[i]
             if buffer is None or buffer.is_inference():
                 self._held[i] = None
@@ -128,24 +133,35 @@ class Forward:
 
     @classmethod
     def beginning(
-        cls, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: Iterable[torch.Tensor], random: Randomness
+        cls, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: Sequence[torch.Tensor], random: Randomness
     ) -> Forward:
         """A forward of `module` that is about to run, on arguments in which there are these tensors."""
         devices = ("cpu", "cuda") if random.cuda else ("cpu",)
         return cls(
-            module,
-            args,
-            kwargs,
+            *(module, args, kwargs),
             tuple([(t, t._version) for t in tensors if not t.is_inference()]),
             random,
-            tuple([(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in devices]),
-            torch.is_autocast_cache_enabled(),
+            tuple([(d, _is_autocast(d), _autocast_dtype(d)) for d in devices]),
+            _is_autocast_cached(),
         )
 
 
 def fingerprint(tensor: torch.Tensor, row: Row) -> tuple[float, ...]:
     """Numbers that two runs have in common only if they gave the same: `row` is scratch space on the tensor's device."""
     return tuple(row.view[0].tolist()) if reduce_into(row, tensor) else ()
+
+
+def _plain_keeper(gradients: dict[int, torch.Tensor], key: int) -> Callable[[torch.Tensor | None], None]:
+    def keep(gradient: torch.Tensor | None) -> None:
+        if gradient is not None:
+            gradients[key] = gradient
+
+    return keep
+
+
+# A function of a gradient that keeps it, if there is one, under a key.
+keeper: Callable[[dict[int, torch.Tensor], int], Callable[[torch.Tensor | None], None]]
+keeper = _plain_keeper if TAPE_KERNEL is None else TAPE_KERNEL.keeper
 
 
 def _on_cuda() -> bool:

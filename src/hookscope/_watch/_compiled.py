@@ -46,6 +46,11 @@ class Compiled:
         """Whether anything in this process was given to `torch.compile`."""
         return _backends() > 0
 
+    @property
+    def found(self) -> bool:
+        """The same, when `look` was last called."""
+        return self._looked > 0
+
     def renew(self) -> None:
         """What was compiled before hooks were placed passes them by in silence: have it compiled once more, and say so."""
         if not _graphs() or not any(self._holds(module) for module, _ in _compiled()):
