@@ -59,6 +59,10 @@ class Randomness(NamedTuple):
             sys.modules["numpy"].random.set_state(self.numpy)
 
 
+_EXACT = frozenset({torch.int64, torch.int32, torch.bool, torch.float32, torch.float64})  # a number of Python's says the same
+_HeldBuffer = tuple[torch.Tensor, int, torch.Tensor | complex | None]  # in which version, and its value
+
+
 class Buffers:
     """The buffers of a model, copied when they have changed since the last look. By slot: a module may put another tensor in its place.
 
@@ -70,7 +74,7 @@ class Buffers:
         self._silent = silent
         self._parameters = [m._parameters for m in model.modules() if m._parameters]
         self._slots = [(m._buffers, name) for m in model.modules() for name, b in m._buffers.items() if b is not None]
-        self._held: list[tuple[torch.Tensor, int, torch.Tensor | None] | None] = [None] * len(self._slots)
+        self._held: list[_HeldBuffer | None] = [None] * len(self._slots)
 
     def take(self) -> None:
         """Remember their values."""
@@ -83,13 +87,13 @@ class Buffers:
                 self._held[i] = buffer, buffer._version, self._copy(buffer, held, at_any_rate=self._silent)
 
     @staticmethod
-    def _copy(
-        buffer: torch.Tensor, held: tuple[torch.Tensor, int, torch.Tensor | None] | None, *, at_any_rate: bool
-    ) -> torch.Tensor | None:
+    def _copy(buffer: torch.Tensor, held: _HeldBuffer | None, *, at_any_rate: bool) -> torch.Tensor | complex | None:
+        if buffer.dim() == 0 and buffer.is_cpu and buffer.dtype in _EXACT:  # the counter of a batch norm: a fraction of a copy's price
+            return buffer.item()
         if held is None:  # a mask or a table that never changes needs none
             return buffer.detach().clone() if at_any_rate or buffer.numel() * buffer.element_size() <= SMALL else None
         old = held[2]
-        return old.copy_(buffer) if old is not None and _alike(old, buffer) else buffer.detach().clone()
+        return old.copy_(buffer) if isinstance(old, torch.Tensor) and _alike(old, buffer) else buffer.detach().clone()
 
     @property
     def versions(self) -> int:
@@ -102,8 +106,10 @@ class Buffers:
         for (holder, name), held in zip(self._slots, self._held, strict=True):
             if held is not None:
                 holder[name] = held[0]
-                if held[2] is not None:
+                if isinstance(held[2], torch.Tensor):
                     held[0].copy_(held[2])
+                elif held[2] is not None:
+                    held[0].fill_(held[2])
 
         def undo() -> None:
             for (holder, name, buffer), value in zip(now, values, strict=True):

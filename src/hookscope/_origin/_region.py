@@ -145,10 +145,13 @@ class Region(TorchFunctionMode):
         self.resume()
 
     def resume(self) -> None:
-        """Go on noting."""
+        """Go on noting.
+
+        While its `__torch_function__` runs, as around `Tensor.backward`, a mode is off the stack; it comes back on top of what is there.
+        """
         tape, here = self.tape, get_ident()
         tape.noting = True
-        if tape.thread != here and _may_enter():
+        if tape.thread != here and (not _depth() or _is_default_device()) and not within():
             _push(self)
             tape.thread = here
             if self._ending != here:
@@ -159,8 +162,13 @@ class Region(TorchFunctionMode):
         """Stop noting, and get out of the way."""
         tape = self.tape
         tape.noting = False
-        if tape.thread == get_ident() and (_take_out(self) or not within()):  # else it is its own call that runs
-            tape.thread = 0
+        if tape.thread != get_ident():
+            return
+        if (depth := _depth()) and _mode_at(depth - 1) is self:
+            _pop()
+        elif not _take_out(self) and within():  # it is its own call that runs
+            return
+        tape.thread = 0
 
     def leave(self) -> None:
         """Get out of the way for good."""
@@ -239,13 +247,9 @@ def _take_out(mode: TorchFunctionMode) -> bool:
     return found
 
 
-def _may_enter() -> bool:
-    """Whether there is no other mode but that of a default device, which knows how to get out from below.
-
-    While its `__torch_function__` runs, as around `Tensor.backward`, a mode is off the stack; it comes back on top of what is there.
-    """
-    depth = _depth()
-    return (depth == 0 or (depth == 1 and isinstance(_mode_at(0), DeviceContext))) and not within()
+def _is_default_device() -> bool:
+    """Whether there is but the mode of a default device, which knows how to get out from below."""
+    return _depth() == 1 and isinstance(_mode_at(0), DeviceContext)
 
 
 def _place(frame: FrameType | None) -> tuple[CodeType | None, int | None]:

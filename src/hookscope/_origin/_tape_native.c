@@ -18,9 +18,9 @@ enum { TENSOR, PARAMETER, PLAIN, MADE, HELD, CALL, KINDS, PROGRAMS, IS_PROGRAM, 
 static PyObject *facts[FACTS], *uncommon, *nothing;
 static newfunc new_tuple;
 
-enum { VERSION, LEAF, BYTES, DETACH, SHAPE, DTYPE, DEVICE, STRIDE, COPY, BACK, LAST, FILENAME, NAME, MODE, NAMES };
+enum { VERSION, LEAF, BYTES, DETACH, SHAPE, DTYPE, DEVICE, STRIDE, COPY, BACK, LAST, FILENAME, NAME, MODE, CPU, ITEM, NAMES };
 static const char *const NAME_TEXTS[NAMES] = {"_version", "is_leaf", "nbytes",  "detach",  "shape",       "dtype",   "device",
-                                              "stride",   "copy_",   "f_back",  "f_lasti", "co_filename", "co_name", "__torch_function__"};
+                                              "stride",   "copy_",   "f_back",  "f_lasti", "co_filename", "co_name", "__torch_function__", "is_cpu", "item"};
 static PyObject *names[NAMES];
 
 typedef struct {
@@ -366,7 +366,13 @@ static int renewed(PyObject *buffer, PyObject *all_held, Py_ssize_t i) {
     if (!buffer || !held || held == Py_None || PyTuple_GetItem(held, 0) != buffer || !(version = PyObject_GetAttr(buffer, names[VERSION]))) return 0;
     int equal = PyObject_RichCompareBool(version, PyTuple_GetItem(held, 1), Py_EQ);
     copy = PyTuple_GetItem(held, 2);
-    if (equal == 0 && copy != Py_None && same(copy, buffer, SHAPE, 0) && same(copy, buffer, DTYPE, 0) && same(copy, buffer, DEVICE, 0) &&
+    if (equal == 0 && PyLong_Check(copy)) { /* of no dimension: as a number */
+        PyObject *cpu = PyObject_GetAttr(buffer, names[CPU]), *now = cpu == Py_True ? PyObject_CallMethodObjArgs(buffer, names[ITEM], NULL) : NULL;
+        fresh = now && Py_TYPE(now) == Py_TYPE(copy) ? PyTuple_Pack(3, buffer, version, now) : NULL;
+        equal = fresh && !PyList_SetItem(all_held, i, fresh);
+        Py_XDECREF(cpu);
+        Py_XDECREF(now);
+    } else if (equal == 0 && copy != Py_None && same(copy, buffer, SHAPE, 0) && same(copy, buffer, DTYPE, 0) && same(copy, buffer, DEVICE, 0) &&
         same(copy, buffer, STRIDE, 1) && (done = PyObject_CallMethodObjArgs(copy, names[COPY], buffer, NULL))) {
         Py_DECREF(done);
         fresh = PyTuple_Pack(3, buffer, version, copy);

@@ -22,6 +22,7 @@ from .._core._names import WRAPPER_PARTS
 from ._notice import warn
 from ._placing import Placing
 
+_NONE = id(None)  # what torch has noted where nothing is compiled
 _ORIGINAL = "_torchdynamo_orig_callable"  # where torch keeps what it has been given to compile
 
 
@@ -77,7 +78,7 @@ class Compiled:
 
     def tape_ends(self) -> None:
         """If something was compiled while the tape was on, it will not be again, unless that was a watched model, which has a hook now."""
-        if self.any and _frames() != self._frames:
+        if _backends() and _frames() != self._frames:
             known = len(self.placing.entries)
             self.look(again=True)
             self.others = self.others or len(self.placing.entries) == known
@@ -124,7 +125,7 @@ def _unwrapped(module: Any) -> Any:
 def _backends() -> int:
     dynamo = sys.modules.get("torch._dynamo.eval_frame")
     backends = getattr(dynamo, "cached_backends", None)  # none while another thread is importing it
-    if not backends:
+    if not backends or (len(backends) == 1 and _NONE in backends):
         return 0
     return sum(map(callable, list(backends.values())))
 

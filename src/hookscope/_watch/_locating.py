@@ -72,10 +72,9 @@ class Locator:
         if not training:
             return
         forwards = self._forwards
-        if not forwards or all(forward.call < 0 for forward in forwards):
-            self._early.entered(bool(self.region.calls))
-        buffers = self._buffers.of(module, silent=self.holding.weights)
-        self._inputs = call_tensors(args, kwargs)
+        if all([forward.call < 0 for forward in forwards]):
+            self._early.entered(bool(self.region.tape.calls))
+        buffers, self._inputs = self._buffers.of(module, silent=self.holding.weights), call_tensors(args, kwargs)
         forward = Forward.beginning(module, args, kwargs, self._inputs, Randomness.now(torch_only=self._draws.idle))
         if forwards:
             forward.call = max([other.call + 1 for other in forwards if other.module is module], default=0)
@@ -131,7 +130,7 @@ class Locator:
 
     def passed(self) -> bool:
         """The same where a glance has shown that nothing is bad; False if that is not enough here."""
-        if self.closed or self.live is not None or self.holding.wants(bad=False):
+        if self.closed or self.live is not None or (self.holding.always and self.holding.wants(bad=False)):
             return self.closed
         for forward in self._forwards:
             if not forward.gradients and forward.call >= 0:
