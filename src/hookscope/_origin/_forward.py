@@ -88,7 +88,9 @@ class Buffers:
 
     @staticmethod
     def _copy(buffer: torch.Tensor, held: _HeldBuffer | None, *, at_any_rate: bool) -> torch.Tensor | complex | None:
-        if buffer.dim() == 0 and buffer.is_cpu and buffer.dtype in _EXACT:  # the counter of a batch norm: a fraction of a copy's price
+        if (
+            type(buffer) is torch.Tensor and buffer.dim() == 0 and buffer.is_cpu and buffer.dtype in _EXACT
+        ):  # the counter of a batch norm: a fraction of a copy's price
             return buffer.item()
         if held is None:  # a mask or a table that never changes needs none
             return buffer.detach().clone() if at_any_rate or buffer.numel() * buffer.element_size() <= SMALL else None

@@ -166,8 +166,9 @@ static int note_results(Tape *tape, PyObject *out, Py_ssize_t *count, int depth)
 
 static PyObject *frame_here(void) {
     PyObject *frame = (PyObject *)PyThreadState_GetFrame(PyThreadState_Get());
-    if (!frame) Py_INCREF(frame = Py_None);
-    return frame;
+    if (frame) return frame;
+    Py_INCREF(Py_None);
+    return Py_None;
 }
 
 static PyObject *back_of(PyObject *frame) { /* takes the reference */
@@ -203,8 +204,9 @@ static int find_place(PyObject **code, PyObject **at) {
         frame = back_of(frame);
     }
     Py_XDECREF(frame);
-    Py_INCREF(*code = Py_None);
-    Py_INCREF(*at = Py_None);
+    *code = *at = Py_None;
+    Py_INCREF(Py_None);
+    Py_INCREF(Py_None);
     return frame ? 0 : -1;
 }
 
@@ -255,9 +257,10 @@ static PyObject *tape_call(PyObject *self, PyObject *const *given, Py_ssize_t n)
     }
     PyObject *args = keep(given[1], &notes, 0), *kwargs = args ? keep_named(given[2], &notes) : NULL, *out;
     PyObject *grad = kwargs && notes.tensors && notes.size <= tape->most_bytes ? PyObject_CallObject(facts[GRAD], NULL) : NULL;
+    if (PyErr_Occurred()) PyErr_Clear();
     if (!notes.common) {
-        PyErr_Clear();
-        Py_INCREF(out = uncommon);
+        out = uncommon;
+        Py_INCREF(out);
     } else {
         Py_INCREF(name);
         out = PyObject_Call(func, given[1], named);
@@ -277,6 +280,7 @@ static PyObject *tape_call(PyObject *self, PyObject *const *given, Py_ssize_t n)
 
 static int tape_init(PyObject *self, PyObject *args, PyObject *kwargs) {
     Tape *tape = (Tape *)self;
+    if (!facts[TENSOR]) return PyErr_Format(PyExc_RuntimeError, "prepare() has not been called"), -1;
     if (kwargs || !PyArg_ParseTuple(args, "nn", &tape->most_calls, &tape->most_bytes)) return -1;
     Py_XDECREF(tape->known);
     Py_XDECREF(tape->calls);
@@ -418,7 +422,8 @@ static PyObject *prepare(PyObject *self, PyObject *args) {
     if (PyTuple_Size(args) != FACTS) return PyErr_Format(PyExc_TypeError, "prepare() takes %d facts, got %zd", FACTS, PyTuple_Size(args));
     for (int i = 0; i < FACTS; i++) {
         PyObject *old = facts[i];
-        Py_INCREF(facts[i] = PyTuple_GetItem(args, i));
+        facts[i] = PyTuple_GetItem(args, i);
+        Py_INCREF(facts[i]);
         Py_XDECREF(old);
     }
     Py_RETURN_NONE;

@@ -72,7 +72,7 @@ class Locator:
         if not training:
             return
         forwards = self._forwards
-        if all([forward.call < 0 for forward in forwards]):
+        if not forwards or all(forward.call < 0 for forward in forwards):
             self._early.entered(bool(self.region.tape.calls))
         buffers, self._inputs = self._buffers.of(module, silent=self.holding.weights), call_tensors(args, kwargs)
         forward = Forward.beginning(module, args, kwargs, self._inputs, Randomness.now(torch_only=self._draws.idle))
