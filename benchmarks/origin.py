@@ -1,9 +1,9 @@
 """What it costs to be ready to name an origin, while nothing is wrong: a watched step with that, one whose watch keeps no records for it,
 and the bare step.
 
-The three alternate in one process, on copies of one model that the same batch is given to, in steps that the watch leaves out, as nearly all
-are once its opening is over. Shown are medians, in time of the processor used by this thread: a step, what naming adds to a watched one, in
-milliseconds and over the bare step, and what the watch adds altogether. `nothing` is the difference of two watched steps without naming,
+The three alternate in one process, on copies of one model that the same batch is given to, in steps that the watch leaves out, as nearly
+all are once its opening is over. Shown are medians, in time of the processor used by this thread: a step, what naming adds to a watched one
+in milliseconds and over the bare step, and what the watch adds altogether. `nothing` is the difference of two watched steps without naming,
 which shows how far the numbers can be trusted. One thread.
 
 `python benchmarks/origin.py small --rounds 400` measures one model longer; with `--profile` it shows where the time goes instead.
