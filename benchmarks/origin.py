@@ -60,7 +60,7 @@ class Watched:
         """No other watch hears of what happens inside, nor has its mode in place."""
         heard = _wiring.listeners
         session = None if self.watch is None else self.watch._session
-        _wiring.listeners = [weakref.ref(DEAF)] if session is None else [ref for ref in heard if ref() is session]
+        _wiring.listen([weakref.ref(DEAF)] if session is None else [ref for ref in heard if ref() is session])
         if session is not None and self.noting:
             session.locator.region.resume()
         try:
@@ -69,7 +69,7 @@ class Watched:
             if session is not None:
                 self.noting = session.locator.region.noting
                 session.locator.region.pause()
-            _wiring.listeners = heard
+            _wiring.listen(heard)
 
 
 def watched(case: Case, *, ready: bool) -> Watched:
