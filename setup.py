@@ -1,4 +1,4 @@
-"""The native kernel, built where there is a compiler and left out where there is none; everything else is in pyproject.toml."""
+"""What is written in C, built where there is a compiler and left out where there is none; everything else is in pyproject.toml."""
 
 import sys
 
@@ -7,18 +7,18 @@ from setuptools import Extension, setup
 PYTHON_3_10 = "0x030A0000"  # the oldest Python we support; the limited API of it serves every later one
 
 
-def kernel(name: str) -> Extension:
+def kernel(name: str, folder: str = "_stats") -> Extension:
     return Extension(
-        f"hookscope._stats.{name}",
-        [f"src/hookscope/_stats/{name}.c"],
+        f"hookscope.{folder}.{name}",
+        [f"src/hookscope/{folder}/{name}.c"],
         define_macros=[("Py_LIMITED_API", PYTHON_3_10)],
         extra_compile_args=["/O2"] if sys.platform == "win32" else ["-O3", "-std=c99"],
         py_limited_api=True,
-        optional=True,  # a failed build is a warning: the package then reduces with torch operations
+        optional=True,  # a failed build is a warning: the package then does the same in Python, with torch operations
     )
 
 
 setup(
-    ext_modules=[kernel("_native"), kernel("_units_native"), kernel("_softmax_native")],
+    ext_modules=[kernel("_native"), kernel("_units_native"), kernel("_softmax_native"), kernel("_tape_native", "_origin")],
     options={"bdist_wheel": {"py_limited_api": "cp310"}},
 )

@@ -1,7 +1,12 @@
-"""What it costs to be ready to name an origin, while nothing is wrong: a watched step, over one whose watch keeps no records for that.
+"""What it costs to be ready to name an origin, while nothing is wrong: a watched step with that, one whose watch keeps no records for it,
+and the bare step.
 
-Both steps alternate in one process, on two copies of one model that the same batch is given to; shown are medians, in time of the
-processor used by this thread. One thread. `python benchmarks/origin.py --profile small` shows where the time goes instead.
+The three alternate in one process, on copies of one model that the same batch is given to, in steps that the watch leaves out, as nearly
+all are once its opening is over. Shown are medians, in time of the processor used by this thread: a step, what naming adds to a watched one
+in milliseconds and over the bare step, and what the watch adds altogether. `nothing` is the difference of two watched steps without naming,
+which shows how far the numbers can be trusted. One thread.
+
+`python benchmarks/origin.py small --rounds 400` measures one model longer; with `--profile` it shows where the time goes instead.
 """
 
 from __future__ import annotations
@@ -10,24 +15,27 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import argparse
 import cProfile
 import pstats
-import sys
 import time
+import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from unittest.mock import patch
 
 import numpy as np
 import torch
 from _trainings import CASES, Case
 from torch import nn
-from watching import trainer
+from watching import DEAF, trainer
 
 import hookscope as hs
 from hookscope._taps._events import _wiring
+from hookscope._watch import _pace
 
-WARM, PAIRS = 10, 150
+WARM, ROUNDS = 20, {"small": 600, "short": 600, "gpt": 80}
 
 
 def small() -> nn.Module:
@@ -36,39 +44,43 @@ def small() -> nn.Module:
     return nn.Sequential(*parts, nn.Linear(64, 10))
 
 
-MODELS = {"small": Case(small, lambda: (torch.randn(32, 64), torch.randint(10, (32,)))), "gpt": CASES["gpt"]}
+MODELS = {"small": Case(small, lambda: (torch.randn(32, 64), torch.randint(10, (32,)))), "short": CASES["short"], "gpt": CASES["gpt"]}
 
 
 @dataclass
 class Watched:
-    """A training under its own watch, which hears of nothing but its own steps."""
+    """A training under its own watch, which hears of nothing but its own steps; or under none."""
 
-    watch: hs.watch
     step: Callable[[], None]
+    watch: hs.watch | None = None
     noting: bool = False  # its mode was in place at the end of its last step
 
     @contextmanager
     def alone(self) -> Iterator[None]:
         """No other watch hears of what happens inside, nor has its mode in place."""
-        region, heard = self.watch._session.locator.region, _wiring.listeners
-        _wiring.listeners = [ref for ref in heard if ref() is self.watch._session]
-        if self.noting:
-            region.resume()
+        heard = _wiring.listeners
+        session = None if self.watch is None else self.watch._session
+        _wiring.listen([weakref.ref(DEAF)] if session is None else [ref for ref in heard if ref() is session])
+        if session is not None and self.noting:
+            session.locator.region.resume()
         try:
             yield
         finally:
-            self.noting = region.noting
-            region.pause()
-            _wiring.listeners = heard
+            if session is not None:
+                self.noting = session.locator.region.noting
+                session.locator.region.pause()
+            _wiring.listen(heard)
 
 
 def watched(case: Case, *, ready: bool) -> Watched:
     """`ready` to name an origin, or not."""
     model, optimizer, step = trainer(case)
-    watch = hs.watch(model, optimizer, on_finding="ignore")
+    with patch.object(_pace, "OPENING_S", 0.0):
+        watch = hs.watch(model, optimizer, on_finding="ignore")
+    watch._session.pace._decide = lambda step: step < 3  # type: ignore[method-assign]  # the rest is left out
     if not ready:
         watch._session.locator.close()
-    return Watched(watch, step)
+    return Watched(step, watch)
 
 
 def timed(training: Watched) -> float:
@@ -79,35 +91,60 @@ def timed(training: Watched) -> float:
         return (time.thread_time() - used) * 1e3
 
 
-def table() -> None:
-    """One line a model."""
-    print(f"torch {torch.__version__}, one thread, {PAIRS} pairs of steps")
-    print(f"{'model':8} {'without ms':>11} {'with ms':>9} {'difference ms':>14} {'ratio':>7}")
-    for name, case in MODELS.items():
-        trainings = watched(case, ready=False), watched(case, ready=True)
-        pairs = np.array([[timed(training) for training in trainings] for _ in range(WARM + PAIRS)])[WARM:]
-        without, ready = np.median(pairs, axis=0)
-        difference, ratio = np.median(pairs[:, 1] - pairs[:, 0]), np.median(pairs[:, 1] / pairs[:, 0])
-        print(f"{name:8} {without:11.3f} {ready:9.3f} {difference:14.3f} {ratio:7.3f}")
+def measured(case: Case, rounds: int) -> np.ndarray:
+    """[rounds; bare, looking, looking again, naming] in milliseconds."""
+    with ExitStack() as stack:
+        trainings = [watched(case, ready=ready) for ready in (False, False, True)]
         for training in trainings:
-            training.watch.close()
+            assert training.watch is not None
+            stack.callback(training.watch.close)
+        trainings.insert(0, Watched(trainer(case)[2]))
+        times = np.empty((WARM + rounds, 4))
+        for i in range(len(times)):
+            for k in range(4):  # each comes after each of the others: what ran last has left the caches
+                which = (k * (1 if i % 2 else 3) + i // 2) % 4
+                times[i, which] = timed(trainings[which])
+        return times[WARM:]
+
+
+def line(name: str, rounds: int) -> str:
+    """Of one model."""
+    times = measured(MODELS[name], rounds)
+    bare, _, again, _ = np.median(times, axis=0)
+    looking = times[:, 1:3].mean(axis=1)
+    nothing, naming, both = (np.median(x) for x in (times[:, 2] - times[:, 1], times[:, 3] - looking, times[:, 3] - times[:, 0]))
+    ratio = np.median((times[:, 3] - looking) / times[:, 0])
+    return f"{name:8} {bare:8.3f} {again:8.3f} {nothing:8.3f} {naming:8.3f} {1 + ratio:8.3f} {both:8.3f} {1 + both / bare:8.3f}"
+
+
+def table(names: list[str], rounds: int | None) -> None:
+    """One line a model."""
+    print(f"torch {torch.__version__}, one thread, milliseconds; naming: a watched step with it less one without")
+    print(f"{'model':8} {'bare':>8} {'looking':>8} {'nothing':>8} {'naming':>8} {':bare':>8} {'watch':>8} {':bare':>8}")
+    for name in names:
+        print(line(name, rounds or ROUNDS[name]), flush=True)
 
 
 def profile(name: str) -> None:
-    """Of two hundred watched steps, the functions that take most of the time."""
+    """Of four hundred watched steps, the functions that take most of the time."""
     training = watched(MODELS[name], ready=True)
     for _ in range(WARM):
         training.step()
     profiler = cProfile.Profile()
     profiler.enable()
-    for _ in range(200):
+    for _ in range(400):
         training.step()
     profiler.disable()
-    pstats.Stats(profiler).sort_stats("tottime").print_stats("_origin|_locating|random|get_rng|_version")
+    pstats.Stats(profiler).sort_stats("tottime").print_stats(40)
 
 
 if __name__ == "__main__":
-    if "--profile" in sys.argv:
-        profile(sys.argv[-1])
+    parser = argparse.ArgumentParser()
+    parser.add_argument("models", nargs="*", default=list(MODELS), help=f"some of {', '.join(MODELS)}")
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--profile", action="store_true")
+    asked = parser.parse_args()
+    if asked.profile:
+        profile(asked.models[0])
     else:
-        table()
+        table(asked.models, asked.rounds)

@@ -17,7 +17,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.data import DataLoader, IterableDataset
 
 import hookscope as hs
-from hookscope._origin._region import MAX_BYTES, MAX_CALLS, Region
+from hookscope._origin._region import Region
+from hookscope._origin._tape import MAX_BYTES, MAX_CALLS
 
 
 class Counting(TorchFunctionMode):
@@ -153,11 +154,11 @@ def test_the_tape_of_a_long_pipeline_is_bounded_and_the_loss_is_still_on_it() ->
     for tensor in big:
         tensor.sum()
     assert len(region.calls) <= MAX_CALLS
-    assert len(region._known) <= 4 * MAX_CALLS
-    assert region._bytes == sum(call.size for call in region.calls) <= MAX_BYTES
+    assert len(region.tape.known) <= 4 * MAX_CALLS
+    assert region.tape.bytes == sum(call.size for call in region.calls) <= MAX_BYTES
     assert 0 < sum(call.name == "sum" for call in region.calls) < 20
     torch.zeros(MAX_BYTES // 4 + 1).sum()  # too large to be held at all
-    assert region._bytes <= MAX_BYTES
+    assert region.tape.bytes <= MAX_BYTES
     region.pause()
     region.clear()
     assert region.calls == type(region.calls)()

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from .._stats import Row, reduce_into
+from ._tape import TAPE_KERNEL
 
+# Looked up once: what is asked at each step is asked with cold caches.
+_cpu, _has_cuda = torch.default_generator, torch.cuda._is_compiled()
+_is_autocast, _autocast_dtype = torch.is_autocast_enabled, torch.get_autocast_dtype
+_is_autocast_cached = torch.is_autocast_cache_enabled
 SMALL = 64 << 10  # bytes; a larger buffer is copied once it has been seen to change
 
 
-@dataclass(frozen=True, slots=True)
-class Randomness:
+class Randomness(NamedTuple):
     """The states of the random generators that a forward may draw from."""
 
     cpu: torch.Tensor
@@ -28,10 +32,10 @@ class Randomness:
     @classmethod
     def now(cls, *, torch_only: bool = False) -> Randomness:
         """As they are; `torch_only` leaves Python's and numpy's out, which take most of the time."""
-        cuda = tuple(torch.cuda.get_rng_state_all()) if _on_cuda() else ()
-        numpy = sys.modules.get("numpy")
+        cuda = tuple(torch.cuda.get_rng_state_all()) if _has_cuda and _on_cuda() else ()
         if torch_only:
-            return cls(torch.default_generator.get_state(), cuda)
+            return cls(_cpu.get_state(), cuda)
+        numpy = sys.modules.get("numpy")
         return cls(torch.get_rng_state(), cuda, random.getstate(), numpy.random.get_state() if numpy else None)
 
     @property
@@ -55,6 +59,10 @@ class Randomness:
             sys.modules["numpy"].random.set_state(self.numpy)
 
 
+_EXACT = frozenset({torch.int64, torch.int32, torch.bool, torch.float32, torch.float64})  # a number of Python's says the same
+_HeldBuffer = tuple[torch.Tensor, int, torch.Tensor | complex | None]  # in which version, and its value
+
+
 class Buffers:
     """The buffers of a model, copied when they have changed since the last look. By slot: a module may put another tensor in its place.
 
@@ -66,11 +74,12 @@ class Buffers:
         self._silent = silent
         self._parameters = [m._parameters for m in model.modules() if m._parameters]
         self._slots = [(m._buffers, name) for m in model.modules() for name, b in m._buffers.items() if b is not None]
-        self._held: list[tuple[torch.Tensor, int, torch.Tensor | None] | None] = [None] * len(self._slots)
+        self._held: list[_HeldBuffer | None] = [None] * len(self._slots)
 
     def take(self) -> None:
         """Remember their values."""
-        for i, (holder, name) in enumerate(self._slots):
+        for i in range(len(self._slots)) if TAPE_KERNEL is None or self._silent else TAPE_KERNEL.renew(self._slots, self._held):
+            holder, name = self._slots[i]
             buffer, held = holder.get(name), self._held[i]
             if buffer is None or buffer.is_inference():
                 self._held[i] = None
@@ -78,13 +87,15 @@ class Buffers:
                 self._held[i] = buffer, buffer._version, self._copy(buffer, held, at_any_rate=self._silent)
 
     @staticmethod
-    def _copy(
-        buffer: torch.Tensor, held: tuple[torch.Tensor, int, torch.Tensor | None] | None, *, at_any_rate: bool
-    ) -> torch.Tensor | None:
+    def _copy(buffer: torch.Tensor, held: _HeldBuffer | None, *, at_any_rate: bool) -> torch.Tensor | complex | None:
+        if (
+            type(buffer) is torch.Tensor and buffer.dim() == 0 and buffer.is_cpu and buffer.dtype in _EXACT
+        ):  # the counter of a batch norm: a fraction of a copy's price
+            return buffer.item()
         if held is None:  # a mask or a table that never changes needs none
             return buffer.detach().clone() if at_any_rate or buffer.numel() * buffer.element_size() <= SMALL else None
         old = held[2]
-        return old.copy_(buffer) if old is not None and _alike(old, buffer) else buffer.detach().clone()
+        return old.copy_(buffer) if isinstance(old, torch.Tensor) and _alike(old, buffer) else buffer.detach().clone()
 
     @property
     def versions(self) -> int:
@@ -97,8 +108,10 @@ class Buffers:
         for (holder, name), held in zip(self._slots, self._held, strict=True):
             if held is not None:
                 holder[name] = held[0]
-                if held[2] is not None:
+                if isinstance(held[2], torch.Tensor):
                     held[0].copy_(held[2])
+                elif held[2] is not None:
+                    held[0].fill_(held[2])
 
         def undo() -> None:
             for (holder, name, buffer), value in zip(now, values, strict=True):
@@ -128,24 +141,35 @@ class Forward:
 
     @classmethod
     def beginning(
-        cls, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: Iterable[torch.Tensor], random: Randomness
+        cls, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: Sequence[torch.Tensor], random: Randomness
     ) -> Forward:
         """A forward of `module` that is about to run, on arguments in which there are these tensors."""
         devices = ("cpu", "cuda") if random.cuda else ("cpu",)
         return cls(
-            module,
-            args,
-            kwargs,
+            *(module, args, kwargs),
             tuple([(t, t._version) for t in tensors if not t.is_inference()]),
             random,
-            tuple([(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in devices]),
-            torch.is_autocast_cache_enabled(),
+            tuple([(d, _is_autocast(d), _autocast_dtype(d)) for d in devices]),
+            _is_autocast_cached(),
         )
 
 
 def fingerprint(tensor: torch.Tensor, row: Row) -> tuple[float, ...]:
     """Numbers that two runs have in common only if they gave the same: `row` is scratch space on the tensor's device."""
     return tuple(row.view[0].tolist()) if reduce_into(row, tensor) else ()
+
+
+def _plain_keeper(gradients: dict[int, torch.Tensor], key: int) -> Callable[[torch.Tensor | None], None]:
+    def keep(gradient: torch.Tensor | None) -> None:
+        if gradient is not None:
+            gradients[key] = gradient
+
+    return keep
+
+
+# A function of a gradient that keeps it, if there is one, under a key.
+keeper: Callable[[dict[int, torch.Tensor], int], Callable[[torch.Tensor | None], None]]
+keeper = _plain_keeper if TAPE_KERNEL is None else TAPE_KERNEL.keeper
 
 
 def _on_cuda() -> bool:

@@ -13,7 +13,8 @@ from .._taps._modes import unseen
 from ._alone import WouldSpeakError, alone
 from ._constants import Constants
 from ._facts import badness
-from ._region import Call, Held, Made, Region, writes
+from ._region import Region
+from ._tape import Call, Held, Made, writes
 from ._tracer import Place, Tracer
 from ._verdict import Verdict
 from ._walk import Leap, origin, origin_of_leap

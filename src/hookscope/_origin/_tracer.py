@@ -6,7 +6,7 @@ import os
 import sys
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from types import CodeType, FrameType, TracebackType
+from types import FrameType, TracebackType
 from typing import Any
 
 import torch
@@ -152,7 +152,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leave
             return place, None
         sequence = node._sequence_nr() if hasattr(node, "_sequence_nr") else -1
         place = self._places.get(sequence, Place())
-        file, line = line_of(sys._getframe(2), until_ours=True)  # in the backward of a Function of the program's own
+        file, line = line_of(sys._getframe(2))  # in the backward of a Function of the program's own
         return (place if file is None else replace(place, file=file, line=line)), node.name()
 
     def _here(self) -> Place:
@@ -163,21 +163,27 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leave
         return Place(module, file, line, function)
 
 
-_foreign: dict[CodeType, bool] = {}  # whether a function is neither torch's nor ours
+PROGRAMS: dict[str, bool] = {}  # whether what is written in a file is neither torch's nor ours
 
 
-def line_of(frame: FrameType | None, *, until_ours: bool = False) -> tuple[str | None, int | None]:
-    """File and line of the innermost frame outside torch and hookscope; `until_ours`: only of one that hookscope has called."""
+def is_program(path: str) -> bool:
+    """Whether a file is the program's own."""
+    found = PROGRAMS.get(path)
+    if found is None:
+        if len(PROGRAMS) > 10_000:
+            PROGRAMS.clear()
+        PROGRAMS[path] = found = path == EXAMPLE or not path.startswith((TORCH, OURS, "<"))
+    return found
+
+
+def line_of(frame: FrameType | None) -> tuple[str | None, int | None]:
+    """File and line of the innermost frame outside torch and hookscope, if hookscope has called it."""
     while frame is not None:
-        code = frame.f_code
-        if until_ours and code.co_filename.startswith(OURS) and code.co_filename != EXAMPLE:
+        path = frame.f_code.co_filename
+        if path.startswith(OURS) and path != EXAMPLE:
             break
-        if code not in _foreign:
-            if len(_foreign) > 10_000:
-                _foreign.clear()
-            _foreign[code] = code.co_filename == EXAMPLE or not code.co_filename.startswith((TORCH, OURS, "<"))
-        if _foreign[code]:
-            return code.co_filename, frame.f_lineno
+        if is_program(path):
+            return path, frame.f_lineno
         frame = frame.f_back
     return None, None
 

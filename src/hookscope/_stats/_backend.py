@@ -18,12 +18,12 @@ def _wanted() -> bool:
     return wanted == "1"
 
 
-def load(name: str) -> ModuleType | None:
-    """A kernel of this folder; None where none is wanted, or there was no compiler when the package was installed."""
+def load(name: str, package: str | None = __package__) -> ModuleType | None:
+    """What is written in C in this folder, or another one; None where none is wanted, or no compiler was there."""
     if not WANTED:
         return None
     try:
-        return importlib.import_module(f".{name}", __package__)
+        return importlib.import_module(f".{name}", package)
     except ImportError:
         return None
 

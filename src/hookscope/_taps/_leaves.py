@@ -39,6 +39,18 @@ def call_leaves(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[tuple[
     return named[:MAX_LEAVES]
 
 
+def tensors(value: Any) -> list[torch.Tensor]:
+    """The same without their paths."""
+    return [value] if type(value) is torch.Tensor else [tensor for _, tensor in leaves(value)]
+
+
+def call_tensors(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
+    """The tensors among a call's arguments, without their paths."""
+    if len(args) == 1 and not kwargs:
+        return tensors(args[0])
+    return [tensor for _, tensor in call_leaves(args, kwargs)]
+
+
 def _walk(value: Any, path: str, depth: int) -> Iterator[tuple[str, torch.Tensor]]:
     if isinstance(value, torch.Tensor):
         yield path, value

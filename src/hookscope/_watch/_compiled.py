@@ -22,6 +22,7 @@ from .._core._names import WRAPPER_PARTS
 from ._notice import warn
 from ._placing import Placing
 
+_NONE = id(None)  # what torch has noted where nothing is compiled
 _ORIGINAL = "_torchdynamo_orig_callable"  # where torch keeps what it has been given to compile
 
 
@@ -45,6 +46,11 @@ class Compiled:
     def any(self) -> bool:
         """Whether anything in this process was given to `torch.compile`."""
         return _backends() > 0
+
+    @property
+    def found(self) -> bool:
+        """The same, when `look` was last called."""
+        return self._looked > 0
 
     def renew(self) -> None:
         """What was compiled before hooks were placed passes them by in silence: have it compiled once more, and say so."""
@@ -72,7 +78,7 @@ class Compiled:
 
     def tape_ends(self) -> None:
         """If something was compiled while the tape was on, it will not be again, unless that was a watched model, which has a hook now."""
-        if self.any and _frames() != self._frames:
+        if _backends() and _frames() != self._frames:
             known = len(self.placing.entries)
             self.look(again=True)
             self.others = self.others or len(self.placing.entries) == known
@@ -119,7 +125,7 @@ def _unwrapped(module: Any) -> Any:
 def _backends() -> int:
     dynamo = sys.modules.get("torch._dynamo.eval_frame")
     backends = getattr(dynamo, "cached_backends", None)  # none while another thread is importing it
-    if not backends:
+    if not backends or (len(backends) == 1 and _NONE in backends):
         return 0
     return sum(map(callable, list(backends.values())))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,7 +13,7 @@ from torch import nn
 from .._core._site import Site
 from .._origin._alone import gathers
 from .._origin._facts import badness, came_in
-from .._origin._forward import Buffers, Forward, Randomness, fingerprint
+from .._origin._forward import Forward, Randomness, fingerprint, keeper
 from .._origin._live import LiveTrace
 from .._origin._play import play
 from .._origin._region import Region
@@ -22,8 +21,10 @@ from .._origin._replay import replay
 from .._origin._verdict import Verdict
 from .._origin._walk import Leap
 from .._stats import Row
-from .._taps._leaves import call_leaves, leaves
+from .._taps._gradient_hook import hook_gradient
+from .._taps._leaves import call_tensors, tensors
 from ._compiled import Compiled
+from ._entered import Entered
 from ._evidence import Evidence
 from ._habit import Habit
 from ._holding import Holding
@@ -51,12 +52,11 @@ class Locator:
         self.live: LiveTrace | None = None  # in a second run, which looks at everything while it happens
         self.region = Region()
         self._forwards: list[Forward] = []
-        self._buffers: weakref.WeakKeyDictionary[nn.Module, Buffers] = weakref.WeakKeyDictionary()
+        self._buffers = Entered()
         self.holding = Holding(self._buffers, self.region)
         self._losses: list[torch.Tensor] = []
         self._inputs: list[torch.Tensor] = []
-        self._bad = 0
-        self._leapt = {True: 0, False: 0}
+        self._bad, self._leapt = 0, {True: 0, False: 0}
         self._leaps = Leaps()
         self.noted: list[dict[str, Any]] = []  # leaps, as events of the step that the backward will belong to
         self._early, self._draws = Habit(), Habit()  # whether torch is used before a forward; Python's or numpy's generators in it
@@ -71,18 +71,17 @@ class Locator:
         self.pause()
         if not training:
             return
-        if all(forward.call < 0 for forward in self._forwards):
-            self._early.entered(bool(self.region.calls))
-        if (buffers := self._buffers.get(module)) is None:
-            self._buffers[module] = buffers = Buffers(module, silent=self.holding.weights)
-        self._inputs = [tensor for _, tensor in call_leaves(args, kwargs)]
+        forwards = self._forwards
+        if not forwards or all(forward.call < 0 for forward in forwards):
+            self._early.entered(bool(self.region.tape.calls))
+        buffers, self._inputs = self._buffers.of(module, silent=self.holding.weights), call_tensors(args, kwargs)
         forward = Forward.beginning(module, args, kwargs, self._inputs, Randomness.now(torch_only=self._draws.idle))
-        forward.call = max([other.call + 1 for other in self._forwards if other.module is module], default=0)
+        if forwards:
+            forward.call = max([other.call + 1 for other in forwards if other.module is module], default=0)
         forward.parameters = buffers.versions if closely or self.holding.weights else None
-        forward.compiled = self.compiled.any
         if not forward.call:
             buffers.take()
-        self._forwards = [*self._forwards, forward][-MAX_FORWARDS:]
+        self._forwards = [*forwards, forward][-MAX_FORWARDS:]
         self.holding.entered += 1
         if self.live is not None:
             self.live.entered(self._batch)
@@ -91,19 +90,21 @@ class Locator:
         """And leaves it."""
         if self.closed:
             return
-        outputs = [tensor for _, tensor in leaves(output)]
+        outputs = tensors(output)
         if not training and all(forward.call < 0 for forward in self._forwards):
             self._begin_region()
             return
+        allows_tape = self.compiled.allows_tape()
         if training and self._forwards:
-            gradients = self._forwards[-1].gradients
-            self._draws.entered(self._forwards[-1].random.drawn)
-            if self._forwards[-1].compiled:  # no hook inside may have seen what it returns
-                self._forwards[-1].fingerprint = [fingerprint(tensor, self._row(tensor)) for tensor in outputs]
+            forward = self._forwards[-1]
+            self._draws.entered(forward.random.drawn)
+            if self.compiled.found:  # no hook inside may have seen what it returns
+                forward.compiled = True
+                forward.fingerprint = [fingerprint(tensor, self._row(tensor)) for tensor in outputs]
             for i, tensor in enumerate(outputs):
                 if tensor.requires_grad and tensor.grad_fn is not None:
-                    tensor.register_hook(lambda g, i=i: _keep(gradients, i, g))  # type: ignore[no-untyped-call]
-        if self.compiled.allows_tape():
+                    hook_gradient(tensor, keeper(forward.gradients, i))
+        if allows_tape:
             self.region.returned(outputs)
             self.region.resume()
 
@@ -129,9 +130,11 @@ class Locator:
 
     def passed(self) -> bool:
         """The same where a glance has shown that nothing is bad; False if that is not enough here."""
-        waits = any(not forward.gradients and forward.call >= 0 for forward in self._forwards)
-        if self.closed or waits or self.live is not None or self.holding.wants(bad=False):
+        if self.closed or self.live is not None or (self.holding.always and self.holding.wants(bad=False)):
             return self.closed
+        for forward in self._forwards:
+            if not forward.gradients and forward.call >= 0:
+                return False
         for forward in self._forwards:
             forward.gradients.clear()
         self._forwards, self._losses, self._inputs = [], [], []
@@ -194,9 +197,11 @@ class Locator:
 
     def pause(self) -> None:
         """The tape stands still: what comes is nobody's loss."""
-        if self.region.noting:
+        tape = self.region.tape
+        if tape.noting:
             self.compiled.tape_ends()
-        self.region.pause()
+        if tape.noting or tape.thread:
+            self.region.pause()
 
     def _forget(self, micro: MicroRows | None = None, sites: Sequence[Site] = ()) -> None:
         """All but the forwards that this backward did not come to: a generator's, when it was the discriminator's."""
@@ -293,8 +298,3 @@ class Locator:
         if tensor.device not in self._scratch:
             self._scratch[tensor.device] = self.store.row(tensor)
         return self._scratch[tensor.device]
-
-
-def _keep(gradients: dict[int, torch.Tensor], i: int, grad: torch.Tensor | None) -> None:
-    if grad is not None:
-        gradients[i] = grad

@@ -120,8 +120,8 @@ class Session:
 
     def backward_nears(self) -> None:
         """A mode that is on the stack when `Tensor.backward` is looked at comes back on it afterwards: the tape ends before that."""
-        if self.locator.region.seated and self.owner.here and not self.locator.busy:
-            self.safety.run("origin", self.locator.pause)
+        if self.locator.region.tape.thread and self.owner.here and not self.locator.busy:
+            self.safety.within("origin", self.locator.pause)  # `run` would call torch, through the tape
 
     def backward_begins(self, backward: Backward) -> None:
         """A backward pass is about to start."""

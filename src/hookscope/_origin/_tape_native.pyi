@@ -1,0 +1,19 @@
+from collections.abc import Callable
+from typing import Any
+
+UNCOMMON: object
+
+class Tape:
+    known: dict[int, Any]
+    calls: list[Any]
+    number: int
+    bytes: int
+    thread: int
+    noting: bool
+    def __init__(self, most_calls: int, most_bytes: int, /) -> None: ...
+    def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None, /) -> Any: ...
+
+def prepare(*facts: Any) -> None: ...
+def within() -> bool: ...
+def renew(slots: list[Any], held: list[Any], /) -> list[int]: ...
+def keeper(gradients: dict[int, Any], key: int, /) -> Callable[[Any], None]: ...
