@@ -65,6 +65,7 @@ class Shortcut:
             or self._module() is not module
             or self._pid != _process()
             or not _is_grad_enabled()
+            or activations.on
             or activations.depth
             or self.models.changed
             or _dispatch_modes()
