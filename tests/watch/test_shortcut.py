@@ -243,6 +243,11 @@ def test_whatever_comes_between_is_told_as_ever(thing: str) -> None:
     assert both_ways([*steps, thing, *steps, thing, thing, *steps[:3]]) > 4
 
 
+@pytest.mark.parametrize("thing", ["keep", "accumulate", "drop", "evaluate", "far"])
+def test_what_comes_before_a_recorded_step_is_told_as_ever(thing: str) -> None:
+    both_ways([*["step"] * 19, "accumulate", *["step"] * 10, thing, *["step"] * 6])  # of the 32nd backward all is looked at
+
+
 @settings(max_examples=12, deadline=None)
 @given(st.lists(st.sampled_from(THINGS), max_size=12), st.booleans(), st.randoms(use_true_random=False))
 def test_any_mixture_of_steps_leaves_the_same_run(things: list[str], several: bool, random: Any) -> None:
