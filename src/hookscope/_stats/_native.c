@@ -993,6 +993,7 @@ static void glance_at(const Level *with, const Job *job, double *bad, double *sq
     }
 }
 
+/* From the last to the first: the optimizer begins with the first, and finds in the cache what was read last. */
 PyDoc_STRVAR(glance_doc,
              "glance(references, type, codes, marks)\n--\n\nOf the parameters that a list of weak references leads to: write what marks() does, and "
              "return how many elements of their gradients are NaN or Inf, the sum of squares of all others (squares below 1e-38 may count as 0), and "
@@ -1007,12 +1008,12 @@ static PyObject *glance(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
     Job *jobs = PyMem_Malloc((size_t)(count ? count : 1) * sizeof *jobs);
     PyObject **held = PyMem_Malloc((size_t)(count ? count : 1) * sizeof *held);
     int failed = !jobs || !held, gone = 0;
-    for (Py_ssize_t i = 0; !failed && !gone && i < count; i++, out += 4) {
+    for (Py_ssize_t i = count - 1; !failed && !gone && i >= 0; i--) {
         PyObject *parameter = PyObject_CallNoArgs(PyList_GetItem(args[0], i));
         gone = parameter == Py_None;
         PyObject *grad = parameter && !gone ? PyObject_GetAttr(parameter, names[NAME_GRAD]) : NULL;
         failed = !grad && !gone;
-        if (grad) mark(parameter, grad, out);
+        if (grad) mark(parameter, grad, out + 4 * i);
         Py_XDECREF(parameter);
         if (grad && grad != Py_None && readable(grad, args[1], args[2], 0, &jobs[found])) {
             held[found++] = grad; /* so that its memory lives until it is read */

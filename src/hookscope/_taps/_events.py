@@ -167,13 +167,13 @@ def _runs_within(frame: FrameType | None, outer: FrameType | None) -> bool:
 
 
 def _wrap(owner: Any, name: str, around: Callable[..., Any]) -> Callable[[], None]:
-    original, active = getattr(owner, name), True
+    original, active, own, is_backward = getattr(owner, name), True, _wiring.own, name == "backward"
 
     @functools.wraps(original)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if not _wiring.listeners:
             _wiring.disconnect()
-        if not active or not _wiring.listeners:
+        if not active or not _wiring.listeners or (is_backward and own.in_backward):  # then it is part of that one
             return original(*args, **kwargs)
         return around(original, *args, **kwargs)
 
@@ -190,8 +190,8 @@ def _wrap(owner: Any, name: str, around: Callable[..., Any]) -> Callable[[], Non
 
 def _around_backward(original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
     roots = args[0] if args else kwargs.get("tensors")
-    # Inside another backward: part of that one. Or the same once more, since a mode of the user's, such as a default device, had it first.
-    if torch._C._current_graph_task_id() != -1 or _wiring.own.in_backward or torch.compiler.is_compiling():
+    # Inside another backward: part of that one. (`in_backward`: the same once more, since a mode of the user's has had it first.)
+    if torch._C._current_graph_task_id() != -1 or torch.compiler.is_compiling():
         return original(*args, **kwargs)
     tensors = (roots,) if isinstance(roots, torch.Tensor) else tuple(r for r in roots or () if isinstance(r, torch.Tensor))
     backward = Backward(tensors, _scale_of(tensors), bool(kwargs.get("create_graph", args[3] if len(args) > 3 else False)))
@@ -209,7 +209,7 @@ def _around_backward(original: Callable[..., None], *args: Any, **kwargs: Any) -
 
 def _before_backward(original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
     wiring, own = _wiring, _wiring.own
-    if wiring.shortcut is not None and wiring.heard is wiring.listeners and not (own.in_backward or own.scaled):
+    if wiring.shortcut is not None and wiring.heard is wiring.listeners and not own.scaled:
         short = wiring.shortcut()
         if short is not None and len(args) == 1 and not kwargs and short.backward_begins(args[0]):
             failed, own.in_backward = True, True

@@ -65,6 +65,7 @@ class Attempts:
 
     def catch_up(self, session: Session) -> None:
         """Tell of an attempt that was taken for one that goes by; that is over when it ends, and something else has come before."""
+        session.shortcut.close()
         optimizer, self.routine.under_way = self.routine.under_way, None
         if optimizer is not None:
             self._tell_begin(session, optimizer, has_closure=False)

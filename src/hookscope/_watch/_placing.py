@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -32,7 +33,7 @@ class Placing:
     def __init__(self, activations: Activations) -> None:
         self.activations = activations
         self.owner = Owner()
-        self.shortcut: Shortcut
+        self.shortcut: Shortcut | None = None
         self.taps: list[Tap] = []
         self._seats: list[Seat] = []
         self._seated = True
@@ -80,20 +81,21 @@ class Placing:
         self._returns[module] = replace(site, kind="output")
 
         def entering(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
-            if self.shortcut.enters(module, args, kwargs or {}):
-                return
             if module is not self._around and owner.enters(module, model):
                 activations.enter(site, module, args, kwargs or {}, within=within)
 
-        enter = Hook(entering)
+        short = self.shortcut
+        enter = Hook(entering if short is None else partial(short.enters, entering))
         leaving, returns = self._leaving(self._returns[module]), self._returns[module]
 
         def left(module: nn.Module, args: Any, output: Any) -> None:
-            if not self.shortcut.leaves(module, returns, output) and module is not self._around:
+            if module is not self._around:
                 leaving(module, args, output)
 
         stack.callback(module.register_forward_pre_hook(enter, with_kwargs=True).remove)
-        stack.callback(module.register_forward_hook(Hook(left), always_call=True).remove)
+        stack.callback(
+            module.register_forward_hook(Hook(left if short is None else partial(short.leaves, left, returns)), always_call=True).remove
+        )
         self.entries[module] = enter
         return enter
 

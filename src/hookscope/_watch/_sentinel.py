@@ -49,7 +49,10 @@ class Sentinel:
         for stats in all_stats:
             if (stats[1] or stats[2]) and _is_really_bad(stats):
                 return False
-        return not self._jumped(math.sqrt(squares), losses[0] if losses else None)
+        if self._first_loss is None or not losses:
+            return not self._jumped(math.sqrt(squares), losses[0] if losses else None)
+        far = math.sqrt(squares) > self._far
+        return not (far or abs(losses[0][4]) / (losses[0][0] or 1.0) > JUMP * self._first_loss > 0)
 
     def went_by(self, squares: float) -> None:
         """And that was all."""

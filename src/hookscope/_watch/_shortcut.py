@@ -11,6 +11,7 @@ import os
 import time
 import weakref
 from _thread import get_ident
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,6 +31,8 @@ _function_modes, _dispatch_modes = torch._C._len_torch_function_stack, torch._C.
 _transform, _tracing = torch._C._functorch.maybe_current_level, torch._C._get_tracing_state
 _Unseen = torch._C.DisableTorchFunction
 
+Enter = Callable[[nn.Module, tuple[Any, ...], dict[str, Any] | None], None]
+Leave = Callable[[nn.Module, tuple[Any, ...], Any], None]
 REFUSED, READY, ENTERED, LEFT, BACKWARD, GLANCED, ATTEMPT = range(7)
 
 
@@ -55,8 +58,8 @@ class Shortcut:
 
     # -- the step -------------------------------------------------------------------------------------------------------------------
 
-    def enters(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """A forward begins in `module`."""
+    def enters(self, otherwise: Enter, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
+        """A forward begins in `module`; `otherwise` goes the long way."""
         activations = self.activations
         if (
             self.stage != READY
@@ -65,6 +68,7 @@ class Shortcut:
             or self._module() is not module
             or self._pid != _process()
             or not _is_grad_enabled()
+            or activations.on
             or activations.depth
             or self.models.changed
             or _dispatch_modes()
@@ -74,18 +78,19 @@ class Shortcut:
         ):
             self._entered += 1
             self._module = weakref.ref(module)
-            return self.close()
+            self.close()
+            otherwise(module, args, kwargs)
+            return
         began = _now()
         self.stage, activations.depth, activations.with_grad = ENTERED, 1, True
         try:
             with _Unseen():
-                self.locator.entered(module, args, kwargs, training=True, closely=False)
+                self.locator.entered(module, args, kwargs or {}, training=True, closely=False)
         except Exception as error:
             activations.fail(error)
         activations.spent += _now() - began
-        return True
 
-    def leaves(self, module: nn.Module, site: Site, output: Any) -> bool:
+    def leaves(self, otherwise: Leave, site: Site, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         """It is over, and comes out at `site`."""
         activations = self.activations
         if (
@@ -98,7 +103,9 @@ class Shortcut:
             or _function_modes()
             or _dispatch_modes()
         ):
-            return self.close()
+            self.close()
+            otherwise(module, args, output)
+            return
         began = _now()
         self.stage, activations.depth = LEFT, 0
         try:
@@ -113,7 +120,6 @@ class Shortcut:
         except Exception as error:
             activations.fail(error)
         activations.spent += _now() - began
-        return True
 
     def backward_begins(self, root: torch.Tensor) -> bool:
         """Of a loss by itself, without a factor."""
@@ -157,9 +163,8 @@ class Shortcut:
             if (glimpse := glancing.ends(self.locator.passed)) is None:
                 glancing.on = False  # it has looked
                 return self.close()
-            self.activations.passing.label = INNER
+            self.stage, self.activations.passing.label = GLANCED, INNER
             self.steps.glimpsed(glimpse)
-            self.stage = GLANCED
         except Exception as error:
             self.safety.switch_off("steps", error)
         self.safety.spent += _now() - began
