@@ -42,8 +42,10 @@ class OpenParquet:
         """Take the samples of one batch; after a failure the shard can only be discarded."""
         was_ragged = self._rows.ragged
         self._rows.add(piece)
-        if self._rows.ragged and not was_ragged and self._writer is not None:
-            self._read_back()
+        if self._rows.ragged and not was_ragged:
+            self._wait()
+            if self._writer is not None:
+                self._read_back()
         self._held.append((piece, ids))
         self._bytes += piece.values.nbytes
         if self._bytes >= GROUP_BYTES:
@@ -51,7 +53,7 @@ class OpenParquet:
 
     def finish(self) -> Ended:
         """Write the last group, and put the file in its place."""
-        if self._held or self._writer is None:
+        if self._held:
             self._send()
         self._wait()
         self._close()
@@ -91,12 +93,11 @@ class OpenParquet:
     def _read_back(self) -> None:
         import pyarrow.parquet as parquet
 
-        self._wait()
         self._close(for_good=False)
         table = parquet.read_table(self._temporary)
         shape = json.loads(table.schema.metadata[b"hookscope"])["shape"]
         values, _ = values_of_column(table["values"].combine_chunks(), tuple(shape), stored(self._entry.dtype))
-        ids = table["id"].to_pylist()
+        ids: list[Any] = table["id"].to_pylist()
         named: Ids = ids if isinstance(ids[0], str) else np.array(ids, np.int64)
         self._held.insert(0, (Piece(self._entry.site, self._entry.call, self._entry.dtype, values), named))
         self._bytes += values.nbytes
@@ -118,9 +119,8 @@ def _table(held: Sequence[tuple[Piece, Ids]], entry: Entry, *, ragged: bool) -> 
     last = held[-1][0]
     shape = last.values.shape[2:] if ragged and last.lengths is None else last.values.shape[1:]
     fields = [pa.field("id", numbers.type, nullable=False), pa.field("values", values.type, nullable=False)]
-    return pa.Table.from_arrays(
-        [numbers, values], schema=pa.schema(fields, {"hookscope": json.dumps({"dtype": entry.dtype, "shape": shape})})
-    )
+    about = json.dumps({"dtype": entry.dtype, "shape": shape})
+    return pa.Table.from_arrays([numbers, values], schema=pa.schema(fields, {"hookscope": about}))
 
 
 def _column(piece: Piece, *, ragged: bool) -> pa.Array[Any]:
