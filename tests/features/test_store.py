@@ -235,7 +235,9 @@ def test_parquet_shards_are_read_by_duckdb_with_their_ids(tmp_path: Path, monkey
     written(tmp_path, [batch(i, piece(values[i : i + 2]), ids=[f"s{i}", f"s{i + 1}"]) for i in range(0, 8, 2)], plan("parquet"))
     found = duckdb.sql(f"select id, values from '{tmp_path}/fc/*.parquet' order by id").fetchall()
     assert [(name, list(row)) for name, row in found] == [(f"s{i}", values[i].tolist()) for i in range(8)]
-    assert pq.read_schema(next((tmp_path / "fc").iterdir())).field("values").type == pa.list_(pa.float32(), 3)
+    assert pq.read_schema(next((tmp_path / "fc").iterdir())).field("values").type == pa.list_(
+        pa.field("item", pa.float32(), nullable=False), 3
+    )
 
 
 def test_everything_goes_to_arrow_and_to_one_parquet_file(tmp_path: Path, storage: str) -> None:

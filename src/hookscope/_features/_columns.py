@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -17,10 +17,16 @@ def column(values: Array, offsets: Array | None = None) -> pa.Array[Any]:
         raise FeaturesError(f"Arrow and Parquet have no type {values.dtype}: choose storage='npy' or 'safetensors', or store real numbers")
     size = int(np.prod(values.shape[1:], dtype=np.int64))
     flat = pa.array(np.ascontiguousarray(values).reshape(-1))
-    steps = flat if values.ndim == 1 else pa.FixedSizeListArray.from_arrays(flat, size)
+    arrays: Any = pa.FixedSizeListArray  # its stub knows no `type` of ours
+    steps = flat if values.ndim == 1 else arrays.from_arrays(flat, type=pa.list_(_never_null(flat.type), size))
     if offsets is None:
-        return steps
-    return pa.LargeListArray.from_arrays(pa.array(np.asarray(offsets)), steps)
+        return cast("pa.Array[Any]", steps)
+    return pa.LargeListArray.from_arrays(pa.array(np.asarray(offsets)), steps, type=pa.large_list(_never_null(steps.type)))
+
+
+def _never_null(kind: pa.DataType) -> pa.Field[Any]:
+    """Said, it spares Parquet a third of the work."""
+    return pa.field("item", kind, nullable=False)
 
 
 def values_of_column(found: Any, shape: tuple[int, ...], dtype: Dtype) -> tuple[Array, Array | None]:

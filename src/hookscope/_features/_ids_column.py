@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -97,6 +99,19 @@ class TextsColumn:
                     return None
                 end += len(line)
         return end
+
+
+def text_of(line: bytes) -> str:
+    """The id that a line is."""
+    return str(json.loads(line))
+
+
+def text_lines(folder: Path, samples: int, at_once: int) -> Iterator[list[bytes]]:
+    """The lines of a folder's texts, so many in all, in stretches."""
+    with (folder / "ids.jsonl").open("rb") as file:
+        lines = islice(file, samples)
+        while some := list(islice(lines, at_once)):
+            yield some
 
 
 def read_ids(folder: Path, samples: int) -> Ids:

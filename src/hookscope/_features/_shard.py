@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -14,10 +12,10 @@ import numpy as np
 
 from .._core._errors import FeaturesError
 from ._batch import Ids
-from ._columns import column, values_of_column
+from ._columns import values_of_column
 from ._dtypes import Array, Dtype, stored
 from ._entry import Entry
-from ._safetensors import read_safetensors_header, safetensors_header
+from ._safetensors import read_safetensors_header
 
 ENDINGS = {"safetensors": ".safetensors", "parquet": ".parquet"}
 
@@ -34,56 +32,14 @@ class Shard:
 def shard_paths(folder: Path, stem: str, storage: str) -> list[Path]:
     """The shards of a site, in order, up to the first that is missing."""
     paths: list[Path] = []
-    while (path := _shard_path(folder, stem, len(paths), storage)).exists():
+    while (path := shard_path(folder, stem, len(paths), storage)).exists():
         paths.append(path)
     return paths
 
 
-def _shard_path(folder: Path, stem: str, number: int, storage: str) -> Path:
+def shard_path(folder: Path, stem: str, number: int, storage: str) -> Path:
+    """Where the shard of that number lies, counted from 0."""
     return folder / stem / f"{number:06d}{ENDINGS[storage]}"
-
-
-def write_shard(folder: Path, entry: Entry, shard: Shard, *, number: int, storage: str) -> None:
-    """Write a shard that is there whole or not at all."""
-    path = _shard_path(folder, entry.stem, number, storage)
-    path.parent.mkdir(exist_ok=True)
-    with _whole(path) as temporary:
-        if storage == "parquet":
-            _write_parquet(temporary, entry, shard)
-        else:
-            _write_safetensors(temporary, entry, shard)
-
-
-@contextmanager
-def _whole(path: Path) -> Iterator[Path]:
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        yield temporary
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
-def _write_parquet(path: Path, entry: Entry, shard: Shard) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as parquet
-
-    ids = pa.array(shard.ids, pa.string() if isinstance(shard.ids, list) else pa.int64())
-    table = pa.table({"id": ids, "values": column(shard.values, shard.offsets)})
-    about = {"dtype": entry.dtype, "shape": shard.values.shape[1:]}
-    table = table.replace_schema_metadata({"hookscope": json.dumps(about)})
-    parquet.write_table(table, path, use_dictionary=False, compression="snappy")
-
-
-def _write_safetensors(path: Path, entry: Entry, shard: Shard) -> None:
-    tensors = {"values": (shard.values, entry.dtype)}
-    if shard.offsets is not None:
-        tensors["offsets"] = (shard.offsets, "int64")
-    with path.open("wb") as file:
-        file.write(safetensors_header(tensors, entry.site.name))
-        for values, _ in tensors.values():
-            file.write(np.ascontiguousarray(values).reshape(-1).view(np.uint8).data)
 
 
 def read_shard(path: Path, entry: Entry, mode: Literal["r", "c"] = "r") -> Shard:

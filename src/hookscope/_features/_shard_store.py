@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
-
-from ._batch import Batch, Ids, Piece
-from ._dtypes import Array
+from .._core._errors import FeaturesError
+from ._batch import Batch
 from ._entry import Entry
 from ._extent import Extent
-from ._shard import Shard, shard_paths, write_shard
+from ._open_shard import OPENED, OpenShard
+from ._shard import shard_path, shard_paths
 
-SHARD_BYTES = 1 << 26  # of all sites together; what is held in memory meanwhile
+SHARD_BYTES = 1 << 26  # of all sites together
 
 
 class ShardStore:
-    """Batches are held until they are `SHARD_BYTES`; where a shard ends depends on nothing but the batches, so a resumed one is equal."""
+    """A shard is open until it has `SHARD_BYTES`; where it ends depends on nothing but the batches, so a resumed one is equal."""
 
     anytime = False
 
     def __init__(self, folder: Path, entries: Sequence[Entry], storage: str) -> None:
         self._folder, self._entries, self._storage = folder, {entry.key: entry for entry in entries}, storage
         self._extents = {entry.stem: Extent() for entry in entries}
-        self._held: list[Batch] = []
+        self._open: dict[tuple[str, int], OpenShard] = {}
+        self._samples = 0
+        self._failed = False
 
     @property
     def extents(self) -> dict[str, Extent]:
@@ -32,26 +34,38 @@ class ShardStore:
         return dict(self._extents)
 
     def append(self, batch: Batch) -> None:
-        """Hold one batch."""
-        self._held.append(batch)
+        """Take one batch; after a failure nothing more is taken, since shards that are open hold earlier ones, too."""
+        if self._failed:
+            raise FeaturesError(f"a batch could not be written to {self._folder}: what was committed is gone on with by a new extraction")
+        try:
+            for piece in batch.pieces:
+                if piece.key not in self._open:
+                    self._open[piece.key] = self._opened(self._entries[piece.key])
+                self._open[piece.key].append(piece, batch.ids)
+        except BaseException:
+            self._failed = True
+            self._discard()
+            raise
+        self._samples += len(batch.ids)
+
+    def _opened(self, entry: Entry) -> OpenShard:
+        path = shard_path(self._folder, entry.stem, self._extents[entry.stem].shards, self._storage)
+        return OPENED[self._storage](path, entry)
 
     def full(self, unsettled: int, _seconds: float) -> bool:
         """Whether a shard is due."""
         return unsettled >= SHARD_BYTES
 
     def settle(self) -> None:
-        """Write what is held as one shard for each site."""
-        if not self._held:
-            return
-        ids = _joined_ids([batch.ids for batch in self._held])
-        for number, piece in enumerate(self._held[0].pieces):
-            entry = self._entries[piece.key]
-            shard = joined([batch.pieces[number] for batch in self._held], ids)
+        """End the shard that is open of each site."""
+        for key, shard in self._open.items():
+            entry = self._entries[key]
             before = self._extents[entry.stem]
-            write_shard(self._folder, entry, shard, number=before.shards, storage=self._storage)
-            ragged = before.ragged or shard.offsets is not None or shard.values.shape[1:] != entry.shape
-            self._extents[entry.stem] = Extent(before.samples + len(ids), before.rows + len(shard.values), ragged, before.shards + 1)
-        self._held.clear()
+            rows, ragged, shape = shard.finish()
+            ragged = before.ragged or ragged or shape != entry.shape
+            self._extents[entry.stem] = Extent(before.samples + self._samples, before.rows + rows, ragged, before.shards + 1)
+        self._open.clear()
+        self._samples = 0
 
     def holds(self, extents: Mapping[str, Extent]) -> bool:
         """Whether the shards are there."""
@@ -59,35 +73,19 @@ class ShardStore:
 
     def rewind(self, extents: Mapping[str, Extent]) -> None:
         """Delete the shards beyond that."""
+        self._discard()
         for stem, extent in extents.items():
             for path in shard_paths(self._folder, stem, self._storage)[extent.shards :]:
                 path.unlink()
         self._extents = dict(extents)
-        self._held.clear()
 
     def close(self) -> None:
-        """Forget what is held."""
-        self._held.clear()
+        """Leave nothing of a shard that is open."""
+        self._discard()
 
-
-def joined(pieces: Sequence[Piece], ids: Ids) -> Shard:
-    """The pieces of one site behind one another; sequences laid end to end as soon as two differ in length."""
-    if all(piece.lengths is None for piece in pieces) and len({piece.values.shape[1:] for piece in pieces}) == 1:
-        return Shard(np.concatenate([piece.values for piece in pieces]), None, ids)
-    lengths = np.concatenate([_lengths(piece) for piece in pieces])
-    values = np.concatenate([_flat(piece) for piece in pieces])
-    return Shard(values, np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)]), ids)
-
-
-def _lengths(piece: Piece) -> Array:
-    return np.full(piece.samples, piece.values.shape[1], np.int64) if piece.lengths is None else piece.lengths
-
-
-def _flat(piece: Piece) -> Array:
-    return piece.values.reshape(-1, *piece.values.shape[2:]) if piece.lengths is None else piece.values
-
-
-def _joined_ids(ids: Sequence[Ids]) -> Ids:
-    if any(isinstance(some, list) for some in ids):
-        return [name for some in ids for name in some]
-    return np.concatenate(ids)
+    def _discard(self) -> None:
+        for shard in self._open.values():
+            with contextlib.suppress(OSError):
+                shard.discard()
+        self._open.clear()
+        self._samples = 0

@@ -20,6 +20,7 @@ from ._lock import Lock
 from ._manifest import Manifest, Plan
 from ._npy_column import checked
 from ._npy_store import NpyStore
+from ._repeats import refuse_repeats
 from ._shard_store import ShardStore
 from ._store import Store
 
@@ -90,6 +91,12 @@ class FeatureWriter:
             assert self._store is not None
             if self._store.full(self._unsettled, time.monotonic() - self._settled):
                 self._commit()
+
+    def refuse_repeats(self) -> None:
+        """Raise `UsageError` if two samples have the same id."""
+        with self._told():
+            self._settle_ids()
+            refuse_repeats(self.folder, self.samples)
 
     def finish(self) -> None:
         """Everything was written: make it complete."""

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import hookscope as hs
-from hookscope._features import _npy_store, _shard_store
+from hookscope._features import _npy_store, _repeats, _shard_store
 from hookscope._lab._extract._fingerprint import Marks, model_digest
 
 from ._streaming import convnet, files, images, loader, stopped
@@ -192,3 +192,40 @@ def test_places_that_hold_no_whole_features_are_told(tmp_path: Path) -> None:
     (tmp_path / "f" / "3.npy").unlink()
     with pytest.raises(hs.FeaturesError, match=r"cannot read .*3\.npy: No such file or directory"):
         _ = hs.Features(tmp_path / "f")["3"][0]
+
+
+@pytest.mark.parametrize("storage", ["npy", "safetensors"])
+def test_ids_of_a_function_that_come_twice_are_refused_soon_or_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, storage: Any
+) -> None:
+    """Sample 21 has the id of sample 2: seen at once where both are among the last ids, else before the extraction is called complete."""
+    numbers = iter([torch.arange(5 * i, min(5 * i + 5, 22)) % 19 for i in range(5)])
+    to = hs.Store(tmp_path / "soon", ids=lambda _: next(numbers), storage=storage)
+    with pytest.raises(hs.UsageError, match="ids name 0 more than once, samples 0 and 19: give each sample an id of its own"):
+        hs.extract(convnet(), loader(), "0", to=to)
+    monkeypatch.setattr(_repeats, "RECENT", 2)
+    names = iter([[f"image {n % 19}" for n in range(5 * i, min(5 * i + 5, 22))] for i in range(5)])
+    to = hs.Store(tmp_path / "late", ids=lambda _: next(names), storage=storage)
+    with pytest.raises(hs.UsageError, match=r"ids name 'image \d' more than once, samples \d+ and \d+"):
+        hs.extract(convnet(), loader(), "0", to=to)
+    with pytest.raises(hs.FeaturesError, match="incomplete"):
+        hs.Features(tmp_path / "late")
+
+
+def test_a_repeat_across_a_resume_is_found(tmp_path: Path) -> None:
+    batches = [{"x": x, "name": [f"{(5 * i + j) % 21}" for j in range(len(x))]} for i, x in enumerate(images().split(5))]
+    to = hs.Store(tmp_path, ids="name")
+    net = convnet()
+    with pytest.raises(RuntimeError, match="stopped"):
+        hs.extract(net, _then_stop(batches[:3]), "0", to=to, forward=_on_x)
+    with pytest.raises(hs.UsageError, match="ids name '0' more than once, samples 0 and 21"):
+        hs.extract(net, batches, "0", to=to, forward=_on_x)
+
+
+def _on_x(model: nn.Module, batch: dict[str, Any]) -> Any:
+    return model(batch["x"])
+
+
+def _then_stop(batches: list[Any]) -> Any:
+    yield from batches
+    raise RuntimeError("stopped")

@@ -13,6 +13,7 @@ from torch.utils.data import DistributedSampler, RandomSampler, SequentialSample
 from ..._core._errors import UsageError
 from ..._features._batch import Ids
 from ..._features._dtypes import Array
+from ..._features._repeats import Recent
 from ._pieces import _named
 from ._store import Store
 
@@ -28,6 +29,8 @@ class SampleIds:
                 f"{world_size} processes extract, and without a DistributedSampler it is not known which samples are this one's: "
                 "give ids= as a function of a batch, or rank=(0, 1) in hookscope.Store(...) if this process extracts everything"
             )
+        self.may_repeat = own  # a list was looked through before anything ran
+        self._recent = Recent()
         self._keeps_places = world_size > 1
         self._taken = 0
         if self._asked is not None and not own:
@@ -36,6 +39,7 @@ class SampleIds:
     def skip(self, samples: int) -> None:
         """Pass over so many."""
         self._taken += samples
+        self._recent.skip(samples)
 
     def end(self) -> None:
         """The loader has given all. Raises `UsageError` where a list has ids for more samples than came."""
@@ -46,10 +50,12 @@ class SampleIds:
             raise UsageError(f"there are {len(given)} ids, and the loader gave {self._taken} samples: give one for each")
 
     def of(self, batch: Any, samples: int) -> tuple[Ids, Array | None]:
-        """The ids of the next batch, and the places in the dataset where they are told."""
+        """The ids of the next batch, and the places in the dataset where they are told. Raises `UsageError` for an id that comes again."""
         index = self._index(samples)
         self._taken += samples
         ids = _checked(self._ids(batch, index), samples)
+        if self.may_repeat:
+            self._recent.add(ids)
         return ids, index if self._keeps_places and self._places is not None else None
 
     def _index(self, samples: int) -> Array:

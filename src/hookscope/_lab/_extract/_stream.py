@@ -74,6 +74,8 @@ class Stream:
         if count + 1 < stored:
             raise self._other(f"it gave {count + 1} batches, and {stored} are stored")
         self._ids.end()
+        if self._ids.may_repeat:
+            self._writer.refuse_repeats()
         self._writer.finish()
 
     def compare(self, batches: Iterable[Any]) -> None:
