@@ -37,6 +37,7 @@ class Slot:
         "output_row",
         "output_site",
         "owner",
+        "seen",
         "seq",
     )
 
@@ -46,7 +47,7 @@ class Slot:
         self.output_site, self.output_row = output
         self.grad_site, self.grad_row = grad
         self.seq = -1
-        self.forwards = 0  # how often it was filled anew: what belongs to an earlier graph is told by that
+        self.forwards = self.seen = 0  # how often it was filled anew, and for which of these a gradient came last: graphs are told by that
         self.follows = False  # this call's tensor is another slot's too, which reads it
         self.grad_written = False
         self.others: dict[str, tuple[int, Row]] = {}  # rows of gradients with a label
@@ -71,8 +72,10 @@ class Slot:
         owner, row = self.owner, self.grad_row
         if grad is None or row is None:  # torch calls with None for an output that the loss does not use
             return
-        if not owner.on or forward != self.forwards or (owner.locator is not None and owner.locator.busy):
+        if not owner.on or (forward != self.forwards and forward <= self.seen) or (owner.locator is not None and owner.locator.busy):
             return
+        # An earlier graph than the latest has its turn where forwards run ahead of their backwards, as in a pipeline; but not a second one.
+        self.seen = forward
         began = time.perf_counter_ns()
         try:
             with unseen():
