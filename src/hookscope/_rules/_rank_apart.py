@@ -49,7 +49,8 @@ def _median_of_others(values: NDArray[np.float64]) -> NDArray[np.float64]:
     ordered = np.sort(values, axis=1)
     others = values.shape[1] - 1
     middle = [np.where(ordered[:, [at]] < values, ordered[:, [at]], ordered[:, [at + 1]]) for at in {(others - 1) // 2, others // 2}]
-    return np.mean(middle, axis=0)
+    mean: NDArray[np.float64] = np.mean(middle, axis=0)
+    return mean
 
 
 def _finding(what: str, rank: int, far: NDArray[np.int64], ratio: float, steps: int) -> Finding:
