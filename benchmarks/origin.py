@@ -1,10 +1,10 @@
 """What it costs to be ready to name an origin, while nothing is wrong: a watched step with that, one whose watch keeps no records for it,
 and the bare step.
 
-The three alternate in one process, on copies of one model that the same batch is given to, in steps that the watch leaves out, as nearly
-all are once its opening is over. Shown are medians, in time of the processor used by this thread: a step, what naming adds to a watched one
-in milliseconds and over the bare step, and what the watch adds altogether. `nothing` is the difference of two watched steps without naming,
-which shows how far the numbers can be trusted. One thread.
+The three alternate in one process, each in four trainings of its own, in random order, in steps that the watch leaves out, as nearly all
+are once its opening is over: two trainings that do the same differ by where their memory lies. Shown are, in milliseconds of the processor
+used by this thread, means over the four of the medians of their steps; what naming adds to a watched step, with the standard error that the
+four differences have, and over the bare step; and what the watch adds altogether. One thread.
 
 `python benchmarks/origin.py small --rounds 400` measures one model longer; with `--profile` it shows where the time goes instead.
 """
@@ -35,7 +35,7 @@ import hookscope as hs
 from hookscope._taps._events import _wiring
 from hookscope._watch import _pace
 
-WARM, ROUNDS = 20, {"small": 600, "short": 600, "gpt": 80}
+WARM, COPIES, ROUNDS = 20, 4, {"small": 250, "short": 250, "gpt": 40}
 
 
 def small() -> nn.Module:
@@ -92,35 +92,34 @@ def timed(training: Watched) -> float:
 
 
 def measured(case: Case, rounds: int) -> np.ndarray:
-    """[rounds; bare, looking, looking again, naming] in milliseconds."""
+    """[bare, looking, naming; copy] in milliseconds: medians of so many steps."""
     with ExitStack() as stack:
-        trainings = [watched(case, ready=ready) for ready in (False, False, True)]
-        for training in trainings:
-            assert training.watch is not None
-            stack.callback(training.watch.close)
-        trainings.insert(0, Watched(trainer(case)[2]))
-        times = np.empty((WARM + rounds, 4))
-        for i in range(len(times)):
-            for k in range(4):  # each comes after each of the others: what ran last has left the caches
-                which = (k * (1 if i % 2 else 3) + i // 2) % 4
-                times[i, which] = timed(trainings[which])
-        return times[WARM:]
+        trainings = []
+        for ready in (None, False, True):
+            for _ in range(COPIES):
+                trainings.append(Watched(trainer(case)[2]) if ready is None else watched(case, ready=ready))
+                if (watch := trainings[-1].watch) is not None:
+                    stack.callback(watch.close)
+        times, order = np.empty((WARM + rounds, len(trainings))), np.random.default_rng(0)
+        for row in times:
+            for which in order.permutation(len(trainings)):
+                row[which] = timed(trainings[which])
+        return np.median(times[WARM:], axis=0).reshape(3, COPIES)
 
 
 def line(name: str, rounds: int) -> str:
     """Of one model."""
     times = measured(MODELS[name], rounds)
-    bare, _, again, _ = np.median(times, axis=0)
-    looking = times[:, 1:3].mean(axis=1)
-    nothing, naming, both = (np.median(x) for x in (times[:, 2] - times[:, 1], times[:, 3] - looking, times[:, 3] - times[:, 0]))
-    ratio = np.median((times[:, 3] - looking) / times[:, 0])
-    return f"{name:8} {bare:8.3f} {again:8.3f} {nothing:8.3f} {naming:8.3f} {1 + ratio:8.3f} {both:8.3f} {1 + both / bare:8.3f}"
+    bare, looking, naming = times.mean(axis=1)
+    error = np.hypot(*(times[1:].std(axis=1, ddof=1) / COPIES**0.5))
+    more = f"{naming - looking:8.3f} ± {error:.3f} {1 + (naming - looking) / bare:8.3f} {naming - bare:8.3f} {naming / bare:8.3f}"
+    return f"{name:8} {bare:8.3f} {looking:8.3f} {more}"
 
 
 def table(names: list[str], rounds: int | None) -> None:
     """One line a model."""
     print(f"torch {torch.__version__}, one thread, milliseconds; naming: a watched step with it less one without")
-    print(f"{'model':8} {'bare':>8} {'looking':>8} {'nothing':>8} {'naming':>8} {':bare':>8} {'watch':>8} {':bare':>8}")
+    print(f"{'model':8} {'bare':>8} {'looking':>8} {'naming':>16} {':bare':>8} {'watch':>8} {':bare':>8}")
     for name in names:
         print(line(name, rounds or ROUNDS[name]), flush=True)
 

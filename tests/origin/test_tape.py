@@ -82,8 +82,7 @@ def played(names: list[str], way: str) -> tuple[Any, ...]:
         region = Region()
         pool: Pool = [torch.randn(2, 3, requires_grad=True) * 2, torch.randn(2, 3)]
         came: list[str] = []
-        region.open()
-        region.returned(pool[:1])
+        region.open(pool[:1])
         for i, name in enumerate(names):
             try:
                 out = CALLS[name](pool[i % len(pool)], pool[-1])
@@ -115,8 +114,7 @@ def test_a_call_is_noted_by_what_it_was_given_and_where_it_stands() -> None:
     region = Region()
     output, target = torch.ones(2, 3, requires_grad=True) * 2, torch.zeros(2, 3)
     for _ in range(2):  # the second time all functions are known
-        region.open()
-        region.returned([output])
+        region.open([output])
         loss = mse_loss(output, target)
         twice = loss * 2
         region.pause()
@@ -140,9 +138,8 @@ def test_nothing_of_many_calls_is_left_behind() -> None:
 
     def rounds(n: int, region: Region) -> weakref.ref[torch.Tensor]:
         for _ in range(n):
-            region.open()
             output = torch.ones(2, 3, requires_grad=True) * 2
-            region.returned([output])
+            region.open([output])
             for call in CALLS.values():
                 with suppress(RuntimeError):
                     call(output, target)

@@ -144,14 +144,14 @@ class Forward:
         cls, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: Sequence[torch.Tensor], random: Randomness
     ) -> Forward:
         """A forward of `module` that is about to run, on arguments in which there are these tensors."""
-        devices = ("cpu", "cuda") if random.cuda else ("cpu",)
-        return cls(
-            *(module, args, kwargs),
-            tuple([(t, t._version) for t in tensors if not t.is_inference()]),
-            random,
-            tuple([(d, _is_autocast(d), _autocast_dtype(d)) for d in devices]),
-            _is_autocast_cached(),
-        )
+        if len(tensors) == 1 and not tensors[0].is_inference():  # as most often
+            versions: tuple[tuple[torch.Tensor, int], ...] = ((tensors[0], tensors[0]._version),)
+        else:
+            versions = tuple([(t, t._version) for t in tensors if not t.is_inference()])
+        autocast = (("cpu", _is_autocast("cpu"), _autocast_dtype("cpu")),)
+        if random.cuda:
+            autocast += (("cuda", _is_autocast("cuda"), _autocast_dtype("cuda")),)  # type: ignore[assignment]  # one, or both
+        return cls(module, args, kwargs, versions, random, autocast, _is_autocast_cached())
 
 
 def fingerprint(tensor: torch.Tensor, row: Row) -> tuple[float, ...]:

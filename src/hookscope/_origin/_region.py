@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import weakref
 from _thread import get_ident
+from collections.abc import Sequence
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
@@ -139,17 +140,19 @@ class Region(TorchFunctionMode):
         """Whether this is on a stack of modes, or comes back on one when a backward that was called through it is over."""
         return bool(self.tape.thread)
 
-    def open(self) -> None:
+    def open(self, outputs: Sequence[torch.Tensor] = ()) -> None:
         """Forget what is noted and begin again."""
         self.clear()
-        self.resume()
+        self.resume(outputs)
 
-    def resume(self) -> None:
-        """Go on noting.
+    def resume(self, outputs: Sequence[torch.Tensor] = ()) -> None:
+        """Go on noting: a model has returned these.
 
         While its `__torch_function__` runs, as around `Tensor.backward`, a mode is off the stack; it comes back on top of what is there.
         """
         tape, here = self.tape, get_ident()
+        for tensor in outputs:
+            tape.known[id(tensor)] = weakref.ref(tensor), None
         tape.noting = True
         if tape.thread != here and (not _depth() or _is_default_device()) and not within():
             _push(self)
@@ -181,11 +184,6 @@ class Region(TorchFunctionMode):
         self.tape.calls.clear()
         self.tape.known.clear()
         self.tape.bytes = 0
-
-    def returned(self, outputs: list[torch.Tensor]) -> None:
-        """A model has returned these."""
-        for tensor in outputs:
-            self.tape.known[id(tensor)] = weakref.ref(tensor), None
 
     def known(self, tensor: torch.Tensor) -> tuple[weakref.ref[torch.Tensor], Made | None] | None:
         """Where this tensor comes from, as far as the tape knows."""

@@ -71,7 +71,8 @@ class Compiled:
 
     def allows_tape(self) -> bool:
         """Whether nothing compiled is called outside the watched models, as far as is known."""
-        self.look()
+        if _backends() != self._looked:
+            self.look()
         if self._looked:
             self._frames = _frames()
         return not self.others

@@ -50,16 +50,18 @@ class Locator:
         self.due = False  # `begin_early` is
         self.closed = False
         self.live: LiveTrace | None = None  # in a second run, which looks at everything while it happens
-        self.region = Region()
+        self.region, self._buffers = Region(), Entered()
         self._forwards: list[Forward] = []
-        self._buffers = Entered()
         self.holding = Holding(self._buffers, self.region)
         self._losses: list[torch.Tensor] = []
         self._inputs: list[torch.Tensor] = []
-        self._bad, self._leapt = 0, {True: 0, False: 0}
-        self._leaps = Leaps()
+        self._bad, self._leapt, self._leaps = 0, {True: 0, False: 0}, Leaps()
         self.noted: list[dict[str, Any]] = []  # leaps, as events of the step that the backward will belong to
-        self._early, self._draws = Habit(), Habit()  # whether torch is used before a forward; Python's or numpy's generators in it
+        self._early, self._draws, self._idle = (
+            Habit(),
+            Habit(),
+            False,
+        )  # whether torch is used before a forward; Python's or numpy's generators in it
         self._scratch: dict[torch.device, Row] = {}
 
     # -- the training goes by -------------------------------------------------------------------------------------------------------
@@ -74,8 +76,9 @@ class Locator:
         forwards = self._forwards
         if not forwards or all(forward.call < 0 for forward in forwards):
             self._early.entered(bool(self.region.tape.calls))
+            self._idle = self._early.idle
         buffers, self._inputs = self._buffers.of(module, silent=self.holding.weights), call_tensors(args, kwargs)
-        forward = Forward.beginning(module, args, kwargs, self._inputs, Randomness.now(torch_only=self._draws.idle))
+        forward = Forward.beginning(module, args, kwargs, self._inputs, Randomness.now(torch_only=self._draws.goes_on()))
         if forwards:
             forward.call = max([other.call + 1 for other in forwards if other.module is module], default=0)
         forward.parameters = buffers.versions if closely or self.holding.weights else None
@@ -97,7 +100,8 @@ class Locator:
         allows_tape = self.compiled.allows_tape()
         if training and self._forwards:
             forward = self._forwards[-1]
-            self._draws.entered(forward.random.drawn)
+            if forward.random.python is not None:
+                self._draws.entered(forward.random.drawn)
             if self.compiled.found:  # no hook inside may have seen what it returns
                 forward.compiled = True
                 forward.fingerprint = [fingerprint(tensor, self._row(tensor)) for tensor in outputs]
@@ -105,8 +109,7 @@ class Locator:
                 if tensor.requires_grad and tensor.grad_fn is not None:
                     hook_gradient(tensor, keeper(forward.gradients, i))
         if allows_tape:
-            self.region.returned(outputs)
-            self.region.resume()
+            self.region.resume(outputs)
 
     def backward_begins(self, roots: Sequence[torch.Tensor]) -> None:
         """The tape ends with the loss."""
@@ -219,8 +222,9 @@ class Locator:
 
         The mode is in the way of `zero_grad`, which asks each parameter.
         """
-        self.region.clear()
-        self.due = not self._early.idle
+        if self.region.tape.known or self.region.tape.calls:
+            self.region.clear()
+        self.due = not self._idle
 
     def begin_early(self) -> None:
         """Do so."""
