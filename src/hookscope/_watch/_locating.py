@@ -47,7 +47,7 @@ class Locator:
         self.compiled = compiled
         self.plain: Callable[[Site], Site] = lambda site: site  # as the run names it
         self.busy = False  # a replay is under way: whatever the hooks see is no training
-        self.due = False  # `begin_early` is
+        self.due = self._idle = False  # `begin_early` is; nothing is usually done before a forward
         self.closed = False
         self.live: LiveTrace | None = None  # in a second run, which looks at everything while it happens
         self.region, self._buffers = Region(), Entered()
@@ -57,11 +57,7 @@ class Locator:
         self._inputs: list[torch.Tensor] = []
         self._bad, self._leapt, self._leaps = 0, {True: 0, False: 0}, Leaps()
         self.noted: list[dict[str, Any]] = []  # leaps, as events of the step that the backward will belong to
-        self._early, self._draws, self._idle = (
-            Habit(),
-            Habit(),
-            False,
-        )  # whether torch is used before a forward; Python's or numpy's generators in it
+        self._early, self._draws = Habit(), Habit()  # whether torch is used before a forward; Python's or numpy's generators in it
         self._scratch: dict[torch.device, Row] = {}
 
     # -- the training goes by -------------------------------------------------------------------------------------------------------
