@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hookscope._watch import _pace
@@ -122,3 +122,50 @@ def test_an_answer_once_given_stays() -> None:
     assert len(set(first)) == 1
     assert training.pace.recorded(51) in (True, False)
     assert training.pace.recorded(50) == first[0]
+
+
+def resting(training: Training, steps: int, alarms: tuple[int, ...] = ()) -> list[int]:
+    """The recorded steps, where the pace is asked for a closer look only if it does not know without one."""
+    recorded = []
+    for step in range(steps):
+        on = not training.pace.rests(step) and training.pace.recorded(step)
+        assert training.pace.recorded(step) == on
+        if step in alarms:
+            training.pace.alarm(step)
+            on = training.pace.recorded(step)
+        training.spent += training.always_ns + (training.recorded_ns if on else 0)
+        training.now += training.step_ns + training.always_ns + (training.recorded_ns if on else 0)
+        if on:
+            recorded.append(step)
+    return recorded
+
+
+@pytest.mark.usefixtures("_no_opening")
+@settings(max_examples=30, deadline=None)
+@given(st.sampled_from([0.005, 0.02, 0.1]), st.floats(1e5, 2e6), st.floats(0, 2e4))
+def test_resting_changes_no_more_than_when_one_looks_closer(budget: float, recorded_ns: float, always_ns: float) -> None:
+    how = {"budget": budget, "recorded_ns": recorded_ns, "always_ns": always_ns}
+    steps = 3000
+    closely, restful = Training(**how).run(0, steps), resting(Training(**how), steps)
+    assert len(restful) == pytest.approx(len(closely), rel=0.1, abs=2)
+
+
+@pytest.mark.usefixtures("_no_opening")
+def test_most_steps_are_known_to_be_left_out_without_a_closer_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    decide = Pace._decide
+    monkeypatch.setattr(Pace, "_decide", lambda self, step: asked.append(step) or decide(self, step))
+    recorded = resting(Training(), 2000)
+    assert len(asked) < 3 * len(recorded) < 500
+
+
+@pytest.mark.usefixtures("_no_opening")
+def test_an_alarm_during_a_rest_is_heeded_as_ever() -> None:
+    recorded = resting(Training(), 1200, alarms=(1000,))
+    assert 1000 not in resting(Training(), 1200)
+    assert [step for step in recorded if 1000 <= step < 1000 + ALARM] == [*range(1000, 1000 + ALARM)]
+
+
+def test_a_schedule_is_known_beforehand() -> None:
+    pace = Training(every=3).pace
+    assert [pace.rests(step) for step in range(6)] == [False, True, True, False, True, True]
