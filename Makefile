@@ -8,7 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 DEV := $(VENV)/.stamp-dev
-PACKAGE := pyproject.toml $(wildcard setup.py) $(wildcard src/hookscope/_stats/*.c)
+PACKAGE := pyproject.toml $(wildcard setup.py) $(wildcard src/hookscope/*/*.c)
 # One thread a process: the tests run in two processes, and threads of torch would only fight over the cores.
 export OMP_NUM_THREADS = 1
 

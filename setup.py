@@ -19,6 +19,12 @@ def kernel(name: str, folder: str = "_stats") -> Extension:
 
 
 setup(
-    ext_modules=[kernel("_native"), kernel("_units_native"), kernel("_softmax_native"), kernel("_tape_native", "_origin")],
+    ext_modules=[
+        kernel("_native"),
+        kernel("_units_native"),
+        kernel("_softmax_native"),
+        kernel("_tape_native", "_origin"),
+        kernel("_native", "_watch"),
+    ],
     options={"bdist_wheel": {"py_limited_api": "cp310"}},
 )

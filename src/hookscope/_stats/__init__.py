@@ -9,6 +9,7 @@ from ._gradients import Gradients, Marks, Place, glance, marks_of, place_for_mar
 from ._list import Listed
 from ._plain import is_dense
 from ._reduce import reduce_into
+from ._repeated import Repeated
 from ._ring import Ring
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "Listed",
     "Marks",
     "Place",
+    "Repeated",
     "Ring",
     "Row",
     "backend",

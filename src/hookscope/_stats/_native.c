@@ -629,6 +629,11 @@ static PyObject *reduce(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
     Py_RETURN_NONE;
 }
 
+static void write_row(double *out, const Totals *t, double n) {
+    double row[8] = {n, t->nan, t->inf, t->zeros, t->sum, t->sumsq, t->min, t->max};
+    memcpy(out, row, sizeof row);
+}
+
 /* ---- many tensors in one call, and what an update changed ---- */
 
 typedef struct {
@@ -639,11 +644,6 @@ typedef struct {
     int dtype, change;
 } Job;
 
-static void write_row(double *out, const Totals *t, double n) {
-    double row[8] = {n, t->nan, t->inf, t->zeros, t->sum, t->sumsq, t->min, t->max};
-    memcpy(out, row, sizeof row);
-}
-
 static void gather(const Job *job) {
     int64_t size = ITEMSIZE[job->dtype], length = job->run * size;
     char *to = job->sample;
@@ -651,16 +651,15 @@ static void gather(const Job *job) {
         memcpy(to, job->x, (size_t)(job->n / job->run * length));
         return;
     }
-    for (int64_t i = 0; i + job->run <= job->n; i += job->stride, to += length) memcpy(to, job->x + i * size, (size_t)length);
+    for (int64_t i = 0; i + job->run <= job->n; i += job->stride, to += length) {
+        PREFETCH(job->x + (i + 16 * job->stride) * size);
+        memcpy(to, job->x + i * size, (size_t)length);
+    }
 }
 
 /* Differences in float, of doubles in double: a change of halves need not be a half. */
 static void subtract(const Job *job, int64_t at, int64_t before, int64_t length, float *f, double *d) {
     const void *x = job->x, *y = job->sample;
-    if (job->dtype == FLOAT32 && length == 8) { /* a length the compiler knows: one vector */
-        for (int j = 0; j < 8; j++) f[j] = ((const float *)x)[at + j] - ((const float *)y)[before + j];
-        return;
-    }
     switch (job->dtype) {
     case FLOAT32:
         for (int64_t j = 0; j < length; j++) f[j] = ((const float *)x)[at + j] - ((const float *)y)[before + j];
@@ -676,7 +675,27 @@ static void subtract(const Job *job, int64_t at, int64_t before, int64_t length,
     }
 }
 
+/* The usual sample, of float32 in runs of eight: each run is a line of memory of its own, which is fetched while others are at work. */
+enum { EIGHT = 8, RUNS = CHANGES / EIGHT, RUNS_AHEAD = 24 };
+static Totals read_change_of_eights(const Level *with, const Job *job) {
+    Totals all = EMPTY_TOTALS;
+    float change[CHANGES];
+    const float *x = (const float *)job->x, *before = (const float *)job->sample;
+    for (int64_t run = 0, runs = job->n / EIGHT; run < runs; run += RUNS) {
+        int64_t count = runs - run < RUNS ? runs - run : RUNS;
+        for (int64_t i = 0; i < count; i++) {
+            const float *now = x + (run + i) * job->stride, *then = before + (run + i) * EIGHT;
+            PREFETCH(now + RUNS_AHEAD * job->stride);
+            for (int j = 0; j < EIGHT; j++) change[i * EIGHT + j] = now[j] - then[j];
+        }
+        Totals block = read_all(with->readers[FLOAT32], (const char *)change, count * EIGHT, ITEMSIZE[FLOAT32]);
+        add_totals(&all, &block);
+    }
+    return all;
+}
+
 static Totals read_change(const Level *with, const Job *job) {
+    if (job->dtype == FLOAT32 && job->run == EIGHT && job->n % EIGHT == 0) return read_change_of_eights(with, job);
     Totals all = EMPTY_TOTALS;
     union {
         float f[CHANGES];
@@ -898,19 +917,71 @@ static PyObject *marks(PyObject *self, PyObject *const *args, Py_ssize_t nargs) 
     Py_RETURN_NONE;
 }
 
+typedef struct {
+    const char *x;
+    int64_t n;
+    int dtype;
+} Floats;
+
+/* Whether these are facts of floats that the kernel reads, at least one, in this machine's memory. */
+static int is_of_floats(const Facts *facts, Floats *floats) {
+    int is_float = facts->dtype.code == A_FLOAT, bits = facts->dtype.bits, dtype = bits == 32 ? FLOAT32 : bits == 64 ? FLOAT64 : FLOAT16;
+    if (facts->dtype.code == A_BFLOAT && bits == 16) is_float = 1, dtype = BFLOAT16;
+    if (!is_float || (bits != 16 && bits != 32 && bits != 64) || facts->device.type != ON_CPU || !facts->data) return 0;
+    int64_t n = 1;
+    for (int32_t i = 0; i < facts->ndim; i++) n *= facts->shape[i];
+    floats->x = (const char *)facts->data + facts->byte_offset, floats->n = n, floats->dtype = dtype;
+    return n > 0;
+}
+
+/* ---- for hooks in C, by a capsule; the caller holds on to the tensor ---- */
+
+enum { MOST_DIMS = 16 };
+/* Whether elements in another order fill a stretch of memory, each once: as is_dense of _plain.py. */
+static int is_dense(const Facts *facts) {
+    int64_t strides[MOST_DIMS], sizes[MOST_DIMS], expected = 1;
+    int32_t dims = 0;
+    for (int32_t i = 0; i < facts->ndim; i++) {
+        if (facts->shape[i] == 1) continue;
+        if (dims == MOST_DIMS) return 0;
+        int32_t j = dims++;
+        for (; j > 0 && strides[j - 1] > facts->strides[i]; j--) strides[j] = strides[j - 1], sizes[j] = sizes[j - 1];
+        strides[j] = facts->strides[i], sizes[j] = facts->shape[i];
+    }
+    for (int32_t i = 0; i < dims; i++) {
+        if (strides[i] != expected) return 0;
+        expected *= sizes[i];
+    }
+    return 1;
+}
+
+/* 1 if the kernel can read the tensor where it lies, unless that stands for its negative; 0 if not; -1 if that cannot be told so. */
+static int floats_of(PyObject *tensor, Floats *floats) {
+    Facts facts;
+    if (!facts_of(tensor, &facts)) return -1;
+    return is_of_floats(&facts, floats) && (is_contiguous(&facts) || is_dense(&facts));
+}
+
+static void reduce_at(const Floats *floats, double *out) {
+    Totals t = read_all(level->readers[floats->dtype], floats->x, floats->n, ITEMSIZE[floats->dtype]);
+    write_row(out, &t, (double)floats->n);
+}
+
+static const struct {
+    void (*prepare)(PyObject *tensor_type);
+    int (*floats_of)(PyObject *tensor, Floats *floats);
+    void (*reduce_at)(const Floats *floats, double *out);
+} FOR_HOOKS = {find_exchange, floats_of, reduce_at};
+
 /* Whether the kernel can read the tensor where it lies: as address_of in _reduce.py, but contiguous. For its squares alone (with `sums` 0)
  * less is asked: those of a view that stands for its negative are those of what lies there. */
 static int readable(PyObject *tensor, PyObject *type, PyObject *codes, int sums, Job *job) {
     if ((PyObject *)Py_TYPE(tensor) != type) return 0;
     Facts facts;
     if (facts_of(tensor, &facts)) {
-        int is_float = facts.dtype.code == A_FLOAT, bits = facts.dtype.bits, dtype = bits == 32 ? FLOAT32 : bits == 64 ? FLOAT64 : FLOAT16;
-        if (facts.dtype.code == A_BFLOAT && bits == 16) is_float = 1, dtype = BFLOAT16;
-        if (!is_float || (bits != 16 && bits != 32 && bits != 64) || facts.device.type != ON_CPU || !facts.data) return 0;
-        int64_t n = 1;
-        for (int32_t i = 0; i < facts.ndim; i++) n *= facts.shape[i];
-        if (n < 1 || !is_contiguous(&facts) || (sums && asked(tensor, NAME_NEG, 1) != 0)) return 0;
-        Job read = {(const char *)facts.data + facts.byte_offset, n, 1, 1, NULL, dtype, 0};
+        Floats floats;
+        if (!is_of_floats(&facts, &floats) || !is_contiguous(&facts) || (sums && asked(tensor, NAME_NEG, 1) != 0)) return 0;
+        Job read = {floats.x, floats.n, 1, 1, NULL, floats.dtype, 0};
         *job = read;
         return 1;
     }
@@ -925,6 +996,46 @@ static int readable(PyObject *tensor, PyObject *type, PyObject *codes, int sums,
     *job = read;
     /* A freed one has its offset for an address; no heap lies so low that it might be mistaken for one without being asked. */
     return pointer >> 32 || pointer != asked(tensor, NAME_OFFSET, 1) * ITEMSIZE[job->dtype];
+}
+
+PyDoc_STRVAR(repeat_doc,
+             "repeat(parameters, type, jobs, out, change)\n--\n\nAs reduce_many() for a list of parameters and an address of seven int64 for each: dtype, "
+             "pointer, n, run, stride, sample, elements of the sample. None, and nothing is written, if one of them has another address or number "
+             "of elements by now.");
+static int is_as_it_was(PyObject *parameter, const int64_t *job) {
+    Facts facts;
+    Floats floats;
+    if (facts_of(parameter, &facts))
+        return is_of_floats(&facts, &floats) && floats.dtype == job[0] && (intptr_t)floats.x == job[1] && floats.n == job[2];
+    return asked(parameter, NAME_DATA_PTR, 1) == job[1] && asked(parameter, NAME_NUMEL, 1) == job[2];
+}
+static PyObject *repeat(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
+    (void)self;
+    if (nargs != 5 || !PyList_Check(args[0])) return PyErr_Format(PyExc_TypeError, "repeat() takes a list, a type, two addresses and an int");
+    const int64_t(*given)[JOB_FIELDS] = PyLong_AsVoidPtr(args[2]);
+    double *out = PyLong_AsVoidPtr(args[3]);
+    int change = PyLong_AsLong(args[4]) != 0;
+    find_exchange(args[1]);
+    Py_ssize_t count = PyList_Size(args[0]);
+    if (PyErr_Occurred()) return NULL;
+    Job *jobs = PyMem_Malloc((size_t)(count ? count : 1) * sizeof *jobs);
+    if (!jobs) return PyErr_NoMemory();
+    int64_t elements = 0;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *parameter = PyList_GetItem(args[0], i);
+        const int64_t *f = given[i];
+        if (!is_as_it_was(parameter, f)) {
+            PyMem_Free(jobs);
+            Py_RETURN_NONE;
+        }
+        jobs[i] = (Job){(const char *)(intptr_t)f[1], change ? f[6] : f[2], f[3], f[4], (char *)(intptr_t)f[5], (int)f[0], change};
+        elements += jobs[i].n;
+    }
+    PyThreadState *state = elements >= RELEASE_GIL_FROM ? PyEval_SaveThread() : NULL;
+    do_jobs(level, jobs, count, out);
+    if (state) PyEval_RestoreThread(state);
+    PyMem_Free(jobs);
+    Py_RETURN_TRUE;
 }
 
 PyDoc_STRVAR(gradients_doc,
@@ -1095,6 +1206,7 @@ static PyObject *use(PyObject *self, PyObject *name) {
 static PyMethodDef methods[] = {
     {"reduce", (PyCFunction)(void (*)(void))reduce, METH_FASTCALL, reduce_doc},
     {"reduce_many", (PyCFunction)(void (*)(void))reduce_many, METH_FASTCALL, reduce_many_doc},
+    {"repeat", (PyCFunction)(void (*)(void))repeat, METH_FASTCALL, repeat_doc},
     {"exponents", (PyCFunction)(void (*)(void))exponents, METH_FASTCALL, exponents_doc},
     {"marks", (PyCFunction)(void (*)(void))marks, METH_FASTCALL, marks_doc},
     {"gradients", (PyCFunction)(void (*)(void))gradients, METH_FASTCALL, gradients_doc},
@@ -1106,11 +1218,10 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 static int exec(PyObject *module) {
-    (void)module;
     find_levels();
     for (int i = 0; i < NAMES; i++)
         if (!names[i] && !(names[i] = PyUnicode_InternFromString(NAME_TEXTS[i]))) return -1;
-    return 0;
+    return PyModule_AddObject(module, "for_hooks", PyCapsule_New((void *)&FOR_HOOKS, "hookscope._stats._native.for_hooks", NULL));
 }
 static PyModuleDef_Slot slots[] = {{Py_mod_exec, (void *)exec}, {0, NULL}};
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_native", "The reduction kernel.", 0, methods, slots, NULL, NULL, NULL};

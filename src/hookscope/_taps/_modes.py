@@ -14,6 +14,9 @@ _function_modes, _dispatch_modes = torch._C._len_torch_function_stack, torch._C.
 _tracing = torch._C._get_tracing_state
 _graph_task, _level = torch._C._current_graph_task_id, torch._C._functorch.maybe_current_level
 
+# What is_special() asks, in the order in which C asks it (_watch/_native.c).
+QUESTIONS = (torch.is_grad_enabled, _function_modes, _dispatch_modes, _graph_task, _level)
+
 
 def unseen() -> AbstractContextManager[Any]:
     """Selective checkpointing hands what it has seen in the first pass to the second one, operation by operation, and `make_fx` writes

@@ -6,6 +6,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -136,7 +137,7 @@ class Online:
         loss = float(losses[:, 4].sum() / max(1.0, losses[:, 0].sum())) if len(losses) else None
         if self._first_loss is None:
             self._first_loss = loss
-        usual = float(np.median(self._norms)) if self._norms else norm
+        usual = median(self._norms) if self._norms else norm
         jumped = norm > JUMP * usual or (loss is not None and self._first_loss is not None and loss > JUMP * abs(self._first_loss))
         limit = self.settings.grad_norm_threshold
         self._norms.append(norm)

@@ -18,6 +18,7 @@ from .._taps._parts import local
 from ._clipping import Clip, clipping
 from ._early import UNSEEN, Early
 from ._gathered import Gathered
+from ._prepared import Prepared
 from ._sample import Sample
 from ._store import Store, unscaled, unscaled_by
 from ._table import SiteTable
@@ -52,6 +53,7 @@ class Parameters:
         self._blocks: list[tuple[list[int], Rows]] = []  # sites and rows since the last fold
         self.early = Early()
         self._scaled = False
+        self._prepared = Prepared()
         self._latest: dict[Kind, Rows] = {}  # count and sum of squares, by the order of the parameters
 
     def attach(self, model: nn.Module, name: str) -> None:
@@ -64,6 +66,7 @@ class Parameters:
                     weakref.ref(named.parameter), site, site.full_path, Sample(full=self.full), self.known
                 )
                 self.known += 1
+                self._prepared.forget()
 
     def get(self, parameter: nn.Parameter) -> Watched | None:
         """What is known of `parameter`, if it is watched."""
@@ -91,23 +94,31 @@ class Parameters:
         touchable = [w for w in self._by_id.values() if w.site.model not in self.foreign] if self.foreign else self._by_id.values()
         return [p for watched in touchable if (p := watched.ref()) is not None]
 
-    def read_values(self, wanted: Iterable[nn.Parameter]) -> None:
+    def read_values(self, wanted: Sequence[nn.Parameter]) -> None:
         """Stats of the parameters as they are now, which `read_updates` will compare with."""
+        if self._read_as_ever("param", wanted):
+            return
         gathered = Gathered(self.store)
         read = []
         for parameter in wanted:
             if not _is_lazy(parameter):
                 watched = self._by_id[id(parameter)]
-                number = self._number(watched, parameter, "param")
-                if watched.sample.keep(parameter, gathered.batch):
+                number, before = self._number(watched, parameter, "param"), watched.sample.before
+                taken = watched.sample.keep(parameter, gathered.batch)
+                if watched.sample.before is not before:
+                    self._prepared.forget()
+                if taken:
                     gathered.numbers.append(number)
                     read.append(watched.order)
                 elif number >= 0 and gathered.add(number, parameter, watched.rows, "param"):
                     read.append(watched.order)
         self._put("param", read, gathered)
+        self._learn("param", wanted, read, gathered.numbers)
 
-    def read_updates(self, wanted: Iterable[nn.Parameter]) -> None:
+    def read_updates(self, wanted: Sequence[nn.Parameter]) -> None:
         """Stats of what has changed since `read_values`."""
+        if self._read_as_ever("update", wanted):
+            return
         gathered = Gathered(self.store)
         read = []
         for parameter in wanted:
@@ -121,6 +132,7 @@ class Parameters:
                 elif (change := watched.sample.change(parameter)) is not None and gathered.add(number, change, watched.rows, "update"):
                     read.append(watched.order)
         self._put("update", read, gathered)
+        self._learn("update", wanted, read, gathered.numbers)
 
     def changed(self) -> bool:
         """Whether any remembered element is another one now. Waits for the device."""
@@ -172,13 +184,12 @@ class Parameters:
         before are given too, as `param_grad/preclip`.
         """
         read = [p for p in wanted if p.grad is not None and not _is_lazy(p)]
-        watched = [self._by_id[id(p)] for p in read]
-        numbers = [self._number(w, p, "param_grad") for w, p in zip(watched, read, strict=True)]
+        numbers = self._prepared.once(self._gradient_numbers, read)
         early = self.early.of(read)
         if early is not None and (early.scales == scale).all() and (early.marks[:, :2] == marks_of(read)[:, :2]).all():
             self._blocks.append((numbers, unscaled(early.rows, scale)))
             return Clip()
-        gathered = Gathered(self.store)
+        gathered, watched = Gathered(self.store), [self._by_id[id(p)] for p in read]
         told = [gathered.add(i, p.grad, watched[i].rows, "param_grad") for i, p in enumerate(read) if p.grad is not None]
         order, rows = gathered.numbers, unscaled(gathered.read(), scale)
         self._blocks.append(([numbers[i] for i in order], rows))
@@ -205,9 +216,8 @@ class Parameters:
     def square_norms(self, parameters: Sequence[nn.Parameter], kind: Kind) -> NDArray[np.float64]:
         """Sums of squares of a kind as last read, extrapolated where only a sample was; NaN for a parameter of which it is not read."""
         norms = np.full(len(parameters), np.nan)
-        known = [(i, self._by_id[id(p)].order, p.numel()) for i, p in enumerate(parameters) if self.get(p) is not None]
-        if kind in self._latest and known:
-            i, order, numel = np.array(known).T
+        i, order, numel = self._prepared.once(self._places, parameters)
+        if kind in self._latest and len(i):
             count, squares = self._latest[kind][order].T
             norms[i] = squares * numel / np.maximum(count, 1)
         return norms
@@ -217,13 +227,36 @@ class Parameters:
         blocks, self._blocks = self._blocks, []
         return blocks
 
+    def _gradient_numbers(self, of: Sequence[nn.Parameter]) -> list[int]:
+        return [self._number(self._by_id[id(p)], p, "param_grad") for p in of]
+
+    def _places(self, of: Sequence[nn.Parameter]) -> NDArray[np.intp]:
+        """[3, n] of those of them that are watched: which they are, their order among all, their elements."""
+        known = [(i, self._by_id[id(p)].order, p.numel()) for i, p in enumerate(of) if self.get(p) is not None]
+        places: NDArray[np.intp] = np.array(known, np.intp).reshape(-1, 3).T
+        return places
+
+    def _read_as_ever(self, kind: Kind, wanted: Sequence[nn.Parameter]) -> bool:
+        found = self._prepared.read(kind, wanted)
+        if found is not None:
+            self._set(kind, found[0].order, found[0].numbers, found[1])
+        return found is not None
+
+    def _learn(self, kind: Kind, wanted: Sequence[nn.Parameter], read: list[int], numbers: list[int]) -> None:
+        samples = [self._by_id[id(p)].sample.kept for p in wanted if type(p) is nn.Parameter]
+        known = [sample for sample in samples if sample is not None]
+        if wanted and len(known) == len(read) == len(wanted):
+            self._prepared.learn(kind, wanted, (numbers, read), known)
+
     def _put(self, kind: Kind, read: list[int], gathered: Gathered) -> None:
-        rows = gathered.read()
-        self._blocks.append((gathered.numbers, rows))
+        self._set(kind, read, gathered.numbers, gathered.read())
+
+    def _set(self, kind: Kind, read: list[int] | NDArray[np.intp], numbers: list[int], rows: Rows) -> None:
+        self._blocks.append((numbers, rows))
         latest = self._latest.get(kind)
         if latest is None or len(latest) < self.known:
             self._latest[kind] = latest = np.full((self.known, 2), np.nan)
-        latest[read] = rows[:, (0, 5)]
+        latest[read] = rows[:, 0:6:5]  # count, squares
 
     def _number(self, watched: Watched, parameter: nn.Parameter, kind: Kind, label: str = "") -> int:
         found = watched.numbers.get(label or kind)

@@ -22,6 +22,7 @@ from ._compiled_hook import Place, TracedHook
 from ._local_gradients import by_reducer, watch_local_gradients
 from ._micro_gradients import watch_micro_gradients
 from ._owner import Owner
+from ._returned import returned
 from ._seat import Seat
 from ._shortcut import Shortcut
 from ._tap import Tap
@@ -145,16 +146,16 @@ class Placing:
         place = Place(tap, activations, activations.traced)
 
         def after(module: nn.Module, args: tuple[Any, ...], *rest: Any) -> None:
-            *given, output = rest  # torch's fusion of layers moves their hooks, and forgets who takes keywords
-            if not (activations.saw(tap, args, given, output) or owner.muted):
-                activations.after_forward(tap, args, given[0] if given else {}, output)
+            if not owner.muted:  # `rest` may be without keywords: torch's fusion of layers moves hooks, and forgets who takes them
+                activations.after_forward(tap, (module, args, *rest))
 
         def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
             if not owner.muted:
                 activations.before_forward(tap, args, kwargs or {})
 
         try:
-            seat = Seat(module, TracedHook(after, place), Hook(before) if (model, named.path) in chosen.inputs else None)
+            hook = TracedHook(returned(tap, activations, after), place)
+            seat = Seat(module, hook, Hook(before) if (model, named.path) in chosen.inputs else None)
             undo.callback(seat.leave)
             seat.take()
         except Exception as error:

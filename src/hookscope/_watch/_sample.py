@@ -24,6 +24,11 @@ class Sample:
         self.before: torch.Tensor | None = None
         self._job: tuple[int, ...] | None = None
 
+    @property
+    def kept(self) -> tuple[tuple[int, ...], torch.Tensor] | None:
+        """The job by which the kernel reads it again, and the elements it has taken; None if it does not."""
+        return None if self._job is None or self.before is None else (self._job, self.before)
+
     def keep(self, parameter: torch.Tensor, batch: Batch) -> bool:
         """Keep the elements as they are now, and the parameter's stats as the next row of the batch; False if it takes none."""
         parameter, job = local(parameter), self._job

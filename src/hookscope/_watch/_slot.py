@@ -16,42 +16,26 @@ import torch
 from .._stats import Row, reduce_into
 from .._taps._gradient_hook import hook_gradient
 from .._taps._modes import unseen
+from ._fields import Written
 
 if TYPE_CHECKING:
     from ._activations import Activations
 
 
-class Slot:
-    """A row is None where that side is not wanted; its site is -1 then."""
+class Slot(Written):
+    """One tensor of one call of a module, in a run of its own."""
 
-    __slots__ = (
-        "call",
-        "followers",
-        "follows",
-        "forwards",
-        "grad_row",
-        "grad_site",
-        "grad_written",
-        "host",
-        "others",
-        "output_row",
-        "output_site",
-        "owner",
-        "seen",
-        "seq",
-    )
+    __slots__ = ("host", "others")
 
     def __init__(self, owner: Activations, call: int, output: tuple[int, Row | None], grad: tuple[int, Row | None]) -> None:
         self.owner = owner
         self.call = call
         self.output_site, self.output_row = output
         self.grad_site, self.grad_row = grad
+        self.output_at, self.grad_at = (0 if row is None else row.pointer for row in (self.output_row, self.grad_row))
         self.seq = -1
-        self.forwards = self.seen = 0  # how often it was filled anew, and for which of these a gradient came last: graphs are told by that
-        self.follows = False  # this call's tensor is another slot's too, which reads it
-        self.grad_written = False
         self.others: dict[str, tuple[int, Row]] = {}  # rows of gradients with a label
-        self.followers: list[Slot] = []  # containers that returned this very tensor
+        self.followers = []
         self.host = None if self.output_row is None else self.output_row.host
 
     @property
@@ -66,9 +50,10 @@ class Slot:
     def tap(self, tensor: torch.Tensor) -> None:
         """See the gradient of `tensor` when it arrives. The hook stays with the tensor's graph and goes with it."""
         self.grad_written = False
-        hook_gradient(tensor, functools.partial(self._saw_gradient, self.forwards))
+        hook_gradient(tensor, functools.partial(self.saw_gradient, self.forwards))
 
-    def _saw_gradient(self, forward: int, grad: torch.Tensor | None) -> None:
+    def saw_gradient(self, forward: int, grad: torch.Tensor | None) -> None:
+        """The gradient has arrived of what was filled in as number `forward`."""
         owner, row = self.owner, self.grad_row
         if grad is None or row is None:  # torch calls with None for an output that the loss does not use
             return

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from torch import nn
 from .._core._site import ROOT, Kind, Site
 from .._core._stats import Rows
 from .._taps._inventory import tensor_facts
+from ._fields import Called
 from ._slot import Slot
 
 if TYPE_CHECKING:
@@ -22,21 +23,16 @@ if TYPE_CHECKING:
 _LINEAR = f"{nn.Linear.__module__}.{nn.Linear.__qualname__}"
 
 
-@dataclass(slots=True, eq=False)
-class Tap:
+class Tap(Called):
     """One hooked module: its site (as kind "output"), and where it stands in the current micro-batch."""
 
-    site: Site
-    calls: int = 0
-    fired: bool = False
-    slots: dict[tuple[str, int], Slot | None] = field(default_factory=dict)
-    first: Slot | None = None  # of these, for the first call of a module that returns a tensor
-    input_site: Site = field(init=False)
-    is_linear: bool = field(init=False)
+    __slots__ = ("input_site", "site", "slots")
 
-    def __post_init__(self) -> None:
-        self.input_site = replace(self.site, kind="input")
-        self.is_linear = self.site.bases[:1] == (_LINEAR,)
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self.input_site = replace(site, kind="input")
+        self.is_linear = site.bases[:1] == (_LINEAR,)
+        self.slots: dict[tuple[str, int], Slot | None] = {}
 
     def add_slot(self, owner: Activations, path: str, call: int, tensor: torch.Tensor) -> None:
         """Make the slot for what a call returns at `path`, of which `tensor` is the first; it is None if nothing of it is wanted."""
@@ -46,6 +42,11 @@ class Tap:
         self.slots[path, call] = slot = Slot(owner, call, *places) if max(numbers) >= 0 else None
         if not (path or call):
             self.first = slot
+
+    def know_parts(self, output: tuple[Any, ...]) -> None:
+        """The first call has returned this: where its tensors have slots, if it has nothing else in it."""
+        plain = all(part is None or isinstance(part, torch.Tensor) for part in output)
+        self.parts = tuple(self.slots.get((f"[{i}]", 0)) for i in range(len(output))) if plain else None
 
 
 @dataclass(frozen=True, slots=True)

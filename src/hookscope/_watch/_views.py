@@ -25,11 +25,10 @@ class Views:
         self._memory: dict[Tap, tuple[Slot, torch.Tensor, int]] = {}
 
     def tapped(self, tap: Tap, slot: Slot, tensor: torch.Tensor) -> None:
-        """A hook has been put on `tensor`."""
-        if tensor._is_view():
-            self._latest = (tap, slot, weakref.ref(tensor), tensor._version)
-            self._seen.append(self._latest)
-            self._memory[tap] = slot, tensor.detach(), tensor._version
+        """A hook has been put on `tensor`, a view."""
+        self._latest = (tap, slot, weakref.ref(tensor), tensor._version)
+        self._seen.append(self._latest)
+        self._memory[tap] = slot, tensor.detach(), tensor._version
 
     def called(self) -> None:
         """The next module has been called: most often with the latest of them, which may be gone before the backward."""
