@@ -20,6 +20,11 @@ def kernel(name: str, folder: str = "_stats", standard: str = "c99") -> Extensio
 
 
 setup(
-    ext_modules=[kernel("_native"), kernel("_units_native"), kernel("_softmax_native", standard="gnu99"), kernel("_tape_native", "_origin")],
+    ext_modules=[
+        kernel("_native"),
+        kernel("_units_native"),
+        kernel("_softmax_native", standard="gnu99"),
+        kernel("_tape_native", "_origin"),
+    ],
     options={"bdist_wheel": {"py_limited_api": "cp310"}},
 )

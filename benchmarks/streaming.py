@@ -2,8 +2,8 @@
 
 Each way is run next to a bare loop, before it and after it in turn, in rounds. Shown is the median of the ratios of such pairs in time of
 this thread on the processor, since a busy machine stretches the clock, with the quartiles; then the same ratio for all threads together
-(Parquet is written by one of its own), and the medians of both times. Bare computes and keeps nothing; raw hooks write into one preallocated
-memory map a layer, without names, ids, commits or checks.
+(Parquet is written by one of its own), and the medians of both times. Bare computes and keeps nothing; raw hooks write into one
+preallocated memory map a layer, without names, ids, commits or checks.
 """
 
 from __future__ import annotations
