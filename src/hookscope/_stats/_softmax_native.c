@@ -140,17 +140,27 @@ ALWAYS void add_row(const double *row, int64_t end, double *out, int64_t h) {
     out[LOGIT_MAX * h] = top > out[LOGIT_MAX * h] ? top : out[LOGIT_MAX * h];
 }
 
+/* How many keys there are up to the last one that a mask lets a query see, one at least: with a causal one, half of all on average. */
+ALWAYS int64_t seen_by(const Job *job, int64_t b, int64_t head, int64_t q) {
+    const Mask *m = &job->mask;
+    int64_t keys = job->causal && q + 1 < job->keys ? q + 1 : job->keys, at = b * m->batch + head * m->head + q * m->query;
+    if (m->at && m->is_bytes)
+        while (keys > 1 && !((const unsigned char *)m->at)[at + (keys - 1) * m->key]) keys--;
+    else if (m->at)
+        while (keys > 1 && ((const float *)m->at)[at + (keys - 1) * m->key] == -INFINITY) keys--;
+    return keys;
+}
+
 /* The logits of some queries become what the softmax sees; what stands behind the last key is hidden. Returns how many count. */
 ALWAYS int64_t hide(const Job *job, double *row, int64_t b, int64_t head, int64_t q) {
     const Mask *m = &job->mask;
-    int64_t keys = job->causal && q + 1 < job->keys ? q + 1 : job->keys, at = b * m->batch + head * m->head + q * m->query;
+    int64_t keys = seen_by(job, b, head, q), at = b * m->batch + head * m->head + q * m->query;
     if (m->at && m->is_bytes)
         for (int64_t i = 0; i < keys; i++) row[i] = ((const unsigned char *)m->at)[at + i * m->key] ? row[i] : -INFINITY;
     else if (m->at && m->key == 1)
         for (int64_t i = 0; i < keys; i++) row[i] += ((const float *)m->at)[at + i];
     else if (m->at)
         for (int64_t i = 0; i < keys; i++) row[i] += ((const float *)m->at)[at + i * m->key];
-    while (keys > 1 && !(row[keys - 1] > MASKED)) keys--; /* of a causal mask, half of all */
     for (int64_t i = keys; i < padded(keys); i++) row[i] = -INFINITY;
     return padded(keys);
 }
@@ -166,10 +176,13 @@ ALWAYS void pack(const Job *job, int64_t b, int64_t group, double *packed) {
 
 /* `TOGETHER` rows of logits; a query that is none repeats the last one. */
 ALWAYS void multiply(const Job *job, const double *packed, int64_t b, int64_t head, int64_t q, double *rows) {
-    int64_t apart = padded(job->keys), last = job->queries - 1, end = job->causal ? padded(q + TOGETHER < job->keys ? q + TOGETHER : job->keys) : apart;
+    int64_t apart = padded(job->keys), last = job->queries - 1, end = 0;
     const float *from[TOGETHER];
-    for (int t = 0; t < TOGETHER; t++)
-        from[t] = job->query.at + b * job->query.batch + head * job->query.head + (q + t < last ? q + t : last) * job->query.time;
+    for (int t = 0; t < TOGETHER; t++) {
+        int64_t one = q + t < last ? q + t : last, keys = seen_by(job, b, head, one);
+        from[t] = job->query.at + b * job->query.batch + head * job->query.head + one * job->query.time;
+        end = keys > end ? keys : end;
+    }
     for (int64_t k = 0; k < end; k += LANES) {
         Doubles sum[TOGETHER][2] = {{{0}}};
         for (int64_t d = 0; d < job->width; d++) {
