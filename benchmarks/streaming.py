@@ -1,8 +1,9 @@
 """What streaming features to disk costs: 256 images through a ResNet-like net, two layers, 41 MB, beside a bare loop and raw hooks.
 
 Each way is run next to a bare loop, before it and after it in turn, in rounds. Shown is the median of the ratios of such pairs in time of
-this thread on the processor, since a busy machine stretches the clock, with the quartiles, and the medians of both times. Bare computes
-and keeps nothing; raw hooks write into one preallocated memory map a layer, without names, ids, commits or checks.
+this thread on the processor, since a busy machine stretches the clock, with the quartiles; then the same ratio for all threads together
+(Parquet is written by one of its own), and the medians of both times. Bare computes and keeps nothing; raw hooks write into one
+preallocated memory map a layer, without names, ids, commits or checks.
 """
 
 from __future__ import annotations
@@ -96,12 +97,12 @@ WAYS = {
 }
 
 
-def seconds(way: Callable[..., None], model: nn.Module, batches: list[torch.Tensor], root: Path) -> tuple[float, float]:
-    """Of this thread on the processor, and by the clock."""
+def seconds(way: Callable[..., None], model: nn.Module, batches: list[torch.Tensor], root: Path) -> tuple[float, float, float]:
+    """Of this thread on the processor, of all threads, and by the clock."""
     with tempfile.TemporaryDirectory(dir=root) as to:
-        used, clock = time.thread_time(), time.perf_counter()
+        used, together, clock = time.thread_time(), time.process_time(), time.perf_counter()
         way(model, batches, Path(to))
-        return time.thread_time() - used, time.perf_counter() - clock
+        return time.thread_time() - used, time.process_time() - together, time.perf_counter() - clock
 
 
 def main() -> None:
@@ -111,18 +112,18 @@ def main() -> None:
     root = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(tempfile.gettempdir())
     taken = hs.extract(model, batches[0], list(LAYERS))
     print(f"{sum(t.nbytes for t in taken.values()) * IMAGES / BATCH / 1e6:.0f} MB of features")
-    pairs: dict[str, list[tuple[float, float, float]]] = {name: [] for name in WAYS}
+    pairs: dict[str, list[tuple[float, ...]]] = {name: [] for name in WAYS}
     for number in range(ROUNDS + 1):
         for name, way in WAYS.items():
             order = (bare, way) if number % 2 else (way, bare)
             both = [seconds(one, model, batches, root) for one in order]
-            (alone, _), (used, clock) = both if number % 2 else both[::-1]
-            pairs[name].append((used / alone, used, clock))
-    print(f"{'way':24}{'ratio':>6}   quartiles        processor   clock")
+            (alone, all_alone, _), (used, together, clock) = both if number % 2 else both[::-1]
+            pairs[name].append((used / alone, together / all_alone, used, clock))
+    print(f"{'way':24}{'ratio':>6}   quartiles      all threads   processor   clock")
     for name, runs in pairs.items():  # the first round warms up
-        low, middle, high = np.percentile([ratio for ratio, _, _ in runs[1:]], [25, 50, 75])
-        used, clock = (statistics.median(column) for column in list(zip(*runs[1:], strict=True))[1:])
-        print(f"{name:24}{middle:6.2f}   {low:.2f} to {high:.2f}    {used:6.3f} s   {clock:6.3f} s")
+        low, middle, high = np.percentile([ratio for ratio, *_ in runs[1:]], [25, 50, 75])
+        together, used, clock = (statistics.median(column) for column in list(zip(*runs[1:], strict=True))[1:])
+        print(f"{name:24}{middle:6.2f}   {low:.2f} to {high:.2f}   {together:11.2f}   {used:7.3f} s   {clock:6.3f} s")
 
 
 if __name__ == "__main__":

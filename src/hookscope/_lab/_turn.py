@@ -7,6 +7,8 @@ from types import TracebackType
 
 import torch
 
+_thread, _graph_task = threading.get_ident, torch._C._current_graph_task_id  # asked for by every hook
+
 
 class Turn:
     """Entered around each forward that is meant; hooks ask `is_on`.
@@ -26,11 +28,11 @@ class Turn:
         self._thread: int | None = None
 
     def __enter__(self) -> None:
-        self._thread = threading.get_ident()
+        self._thread = _thread()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._thread = None
 
     def is_on(self) -> bool:
         """Whether what runs now is meant."""
-        return self._thread == threading.get_ident() and torch._C._current_graph_task_id() < 0
+        return self._thread == _thread() and _graph_task() < 0

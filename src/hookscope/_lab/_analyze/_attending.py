@@ -11,7 +11,7 @@ from torch import nn
 
 from ..._taps._modes import unseen
 from .._turn import Turn
-from ._attention import Attention, from_logits, from_weights, of_module, scaled_logits
+from ._attention import Attended, Attention, from_products, from_weights, of_module
 from ._attention_calls import listening
 
 
@@ -60,9 +60,8 @@ class Attending:
         self._by_logits.add(path)
         self._told = True
         with torch.no_grad(), unseen(), torch._C.DisableTorchFunction():
-            causal, scale = bool(given.get("is_causal")), given.get("scale")
-            logits, mask = scaled_logits(query, key, given.get("attn_mask"), causal=causal, scale=scale)
-            self._add(from_logits(path, logits, self.mask, mask))
+            causal, mask, scale = bool(given.get("is_causal")), given.get("attn_mask"), given.get("scale")
+            self._add(from_products(path, Attended(query, key, mask, causal, scale), self.mask))
 
     def _add(self, found: Attention | None) -> None:
         if found is not None:

@@ -22,7 +22,21 @@ Floats = NDArray[np.float64]
 
 
 SOFTMAX_KERNEL = load("_softmax_native")
+_NARROW = (torch.float32, torch.float16, torch.bfloat16)
 _MASKED = float(torch.finfo(torch.float16).min) / 2
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Attended:
+    """Queries and keys of [batch, heads, time, width], heads of keys perhaps shared; a mask that broadcasts to [batch, heads, queries,
+    keys], True where a key may be seen or added to the logits; the scale, one over the root of the width where None.
+    """
+
+    query: torch.Tensor
+    key: torch.Tensor
+    mask: torch.Tensor | None = None
+    causal: bool = False
+    scale: float | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,10 +90,10 @@ def from_logits(name: str, logits: torch.Tensor, keep: torch.Tensor | None = Non
 
     `keep` [batch, queries] leaves out padded queries, `mask` [queries, keys] is added to the logits first.
     """
-    logits = logits.detach().float()
+    logits = logits.detach() if logits.dtype is torch.float64 else logits.detach().float()
     if keep is not None and keep.shape != (logits.shape[0], logits.shape[2]):
         keep = None
-    if SOFTMAX_KERNEL is not None and logits.device.type == "cpu" and logits.numel():
+    if SOFTMAX_KERNEL is not None and logits.device.type == "cpu" and logits.numel() and logits.dtype is torch.float32:
         return Attention(name, *_natively(logits.contiguous(), keep, mask))
     logits = logits if mask is None else logits + mask
     low, high = logits.amin(-1), logits.amax(-1)
@@ -99,13 +113,57 @@ def _natively(logits: torch.Tensor, keep: torch.Tensor | None, mask: torch.Tenso
     """What `Attention` holds, a row each; the logits lie in one stretch of memory."""
     assert SOFTMAX_KERNEL is not None
     batch, heads, queries, keys = logits.shape
-    sums = np.zeros((8, heads))
-    sums[[2, 6]], sums[[3, 7]] = np.inf, -np.inf
+    sums = _nothing(heads)
     added = None if mask is None else mask.to(torch.float32).contiguous()
     kept = None if keep is None else keep.to("cpu", torch.bool).contiguous()
     addresses = (0 if tensor is None else tensor.data_ptr() for tensor in (added, kept))
     SOFTMAX_KERNEL.add(logits.data_ptr(), *addresses, batch, heads, queries, keys, sums.ctypes.data)
     return sums
+
+
+def _nothing(heads: int) -> Floats:
+    sums = np.zeros((8, heads))
+    sums[[2, 6]], sums[[3, 7]] = np.inf, -np.inf
+    return sums
+
+
+def from_products(name: str, attended: Attended, keep: torch.Tensor | None = None) -> Attention:
+    """Of what `scaled_dot_product_attention` is given, of [batch, heads, time, width]; in double precision on a CPU.
+
+    `keep` [batch, queries] leaves out padded queries.
+    """
+    query, key = attended.query.detach(), attended.key.detach()
+    if keep is not None and keep.shape != (query.shape[0], query.shape[2]):
+        keep = None
+    is_narrow = query.dtype in _NARROW and key.dtype in _NARROW and query.shape[0] == key.shape[0]
+    if SOFTMAX_KERNEL is None or query.device.type != "cpu" or not query.numel() or not key.numel() or not is_narrow:
+        logits, mask = scaled_logits(attended)
+        return from_logits(name, logits, keep, mask)
+    return Attention(name, *_multiplied(replace(attended, query=_in_rows(query), key=_in_rows(key)), keep))
+
+
+def _multiplied(attended: Attended, keep: torch.Tensor | None) -> Floats:
+    """What `Attention` holds, a row each."""
+    assert SOFTMAX_KERNEL is not None
+    query, key, mask, scale = attended.query, attended.key, attended.mask, attended.scale
+    batch, heads, queries, width = query.shape
+    sums, keys = _nothing(heads), key.shape[2]
+    if mask is not None:
+        mask = (mask if mask.dtype is torch.bool else mask.detach().float()).expand(batch, heads, queries, keys)
+    kept = None if keep is None else keep.to("cpu", torch.bool).contiguous()
+    SOFTMAX_KERNEL.attend(
+        query.data_ptr(), key.data_ptr(), *(0 if tensor is None else tensor.data_ptr() for tensor in (mask, kept)), sums.ctypes.data,
+        batch, heads, key.shape[1], queries, keys, width, attended.causal, mask is not None and mask.dtype is torch.bool,
+        *query.stride()[:3], *key.stride()[:3], *((0,) * 4 if mask is None else mask.stride()),
+        1 / math.sqrt(width) if scale is None else scale,
+    )  # fmt: skip
+    return sums
+
+
+def _in_rows(x: torch.Tensor) -> torch.Tensor:
+    """In float32, the numbers of each vector side by side."""
+    x = x.float().resolve_neg()
+    return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def from_weights(name: str, weights: torch.Tensor, keep: torch.Tensor | None = None) -> Attention:
@@ -140,17 +198,17 @@ def _summed(
     return Attention(name, *sums, low, high)
 
 
-def scaled_logits(
-    query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None, *, causal: bool, scale: float | None
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """What `scaled_dot_product_attention` puts through its softmax, of [batch, heads, time, width]; grouped keys are repeated.
+def scaled_logits(attended: Attended) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """What goes through the softmax; grouped keys are repeated.
 
     The second tensor is a mask [queries, keys] that is still to be added, if all samples and heads have the same.
     """
+    query, key, mask, scale = attended.query, attended.key, attended.mask, attended.scale
     if key.shape[-3] != query.shape[-3]:
         key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
-    logits = query.float() * (1 / math.sqrt(query.shape[-1]) if scale is None else scale) @ key.float().mT
-    if causal:
+    wide = torch.float64 if query.device.type == "cpu" else torch.float32
+    logits = query.detach().to(wide) * (1 / math.sqrt(query.shape[-1]) if scale is None else scale) @ key.detach().to(wide).mT
+    if attended.causal:
         mask = torch.ones(logits.shape[-2:], dtype=torch.bool, device=logits.device).tril()
     if mask is None:
         return logits, None
@@ -172,14 +230,15 @@ def of_module(name: str, module: nn.MultiheadAttention, args: tuple[Any, ...], k
     elif not module.batch_first:
         query, key = (query.transpose(0, 1),) * 2 if query is key else (query.transpose(0, 1), key.transpose(0, 1))
     q, k = (_heads(part, module.num_heads) for part in _projected(module, query, key))
-    logits, _ = scaled_logits(q, k, None, causal=False, scale=None)
     mask, padding = given.get("attn_mask"), given.get("key_padding_mask")
-    if padding is None and mask is not None and mask.dim() == 2 and mask.is_floating_point():
-        return from_logits(name, logits, mask=mask)
-    for hidden in (_spread(mask, logits), _padding(padding, logits)):
-        if hidden is not None:  # True is what may not be seen: the other way round than in scaled_dot_product_attention
-            logits = logits.masked_fill(hidden, -torch.inf) if hidden.dtype is torch.bool else logits + hidden
-    return from_logits(name, logits)
+    hidden = [_added(part) for part in (_spread(mask, q.shape[1]), None if padding is None else padding[:, None, None]) if part is not None]
+    added = sum(hidden[1:], hidden[0]) if hidden else None
+    return from_products(name, Attended(q, k, added))
+
+
+def _added(mask: torch.Tensor) -> torch.Tensor:
+    """As floats to add; True is what may not be seen: the other way round than in `scaled_dot_product_attention`."""
+    return torch.zeros_like(mask, dtype=torch.float32).masked_fill_(mask, -torch.inf) if mask.dtype is torch.bool else mask
 
 
 def _projected(module: nn.MultiheadAttention, query: torch.Tensor, key: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -201,9 +260,6 @@ def _heads(x: torch.Tensor, heads: int) -> torch.Tensor:
     return x.reshape(*x.shape[:-1], heads, x.shape[-1] // heads).transpose(1, 2)
 
 
-def _spread(mask: torch.Tensor | None, logits: torch.Tensor) -> torch.Tensor | None:
-    return mask.reshape(logits.shape) if mask is not None and mask.dim() == 3 else mask
-
-
-def _padding(mask: torch.Tensor | None, logits: torch.Tensor) -> torch.Tensor | None:
-    return None if mask is None else mask.reshape(logits.shape[0], 1, 1, -1)
+def _spread(mask: torch.Tensor | None, heads: int) -> torch.Tensor | None:
+    """A mask of three dimensions has samples and heads in one."""
+    return mask.reshape(-1, heads, *mask.shape[1:]) if mask is not None and mask.dim() == 3 else mask
