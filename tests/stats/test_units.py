@@ -220,24 +220,6 @@ def test_all_units_pooled_are_the_moments_of_the_flat_tensor() -> None:
     np.testing.assert_allclose([pooled.n[0], pooled.mean[0], pooled.m2[0]], [350, flat.mean(), flat.var() * 350], rtol=1e-12)
 
 
-@pytest.mark.skipif(_units.UNIT_KERNEL is None, reason="the kernel was not built")
-def test_a_form_takes_tensors_like_the_one_it_is_of_and_no_others() -> None:
-    x = torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(0))
-    units = Units(4, x.device)
-    units.add(x, 1)
-    form = units.form_of(x, 1)
-    assert form is not None
-    other = torch.randn(3, 4, 5)
-    assert units.add_like(other, form) == other.abs().max()
-    assert_equal(units.stats(), expected(torch.cat([x, other]), 1))
-    negated = torch.randn(3, 4, 5, dtype=torch.complex64).conj().imag
-    unlike = (x.double(), x[:2], x.transpose(1, 2).contiguous().transpose(1, 2), torch.nn.Parameter(x), x.to("meta"), negated, None, (x,))
-    assert [units.add_like(one, form) for one in unlike] == [None] * 8  # type: ignore[arg-type]  # anything may come
-    torch.func.vmap(lambda one: one if units.add_like(one, form) is None else 1 / 0)(torch.stack([x, x]))
-    assert_equal(units.stats(), expected(torch.cat([x, other]), 1))
-    assert [units.form_of(one, 1) for one in (x.double(), x[:, :, ::2], negated)] == [None] * 3
-
-
 def test_a_view_that_stands_for_its_negative_is_read_as_what_it_is(level: str) -> None:
     x = torch.view_as_complex(torch.randn(30, 20, 2, generator=torch.Generator().manual_seed(0))).conj().imag
     assert x.is_neg()
