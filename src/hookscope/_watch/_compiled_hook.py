@@ -1,7 +1,7 @@
 """A hook that dynamo traces into a compiled graph: it reads what a module returns there, and the gradient that arrives at it.
 
-`place.owner.on` is a guard of the graph: there is one with and one without the reading. Nothing else of the watch is, so that equal blocks
-share a graph.
+`place.on` is a guard of the graph: there is one with and one without the reading. Nothing else of the watch is, so that equal blocks share
+a graph. It is each place's own: of an object that several places share, dynamo would ask in Python, a module each, whether it is one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from . import _compiled_op  # noqa: F401  # defines the operations
 from ._compiled_meeting import meet_part, meet_whole, readable
 
 if TYPE_CHECKING:
-    from ._activations import Activations
     from ._compiled_sites import Traced
     from ._tap import Tap
 
@@ -27,10 +26,10 @@ class Place:
     Of each slot there are two tensors, for the output and for its gradient; `parts` are those of the tensors in a structured output.
     """
 
-    def __init__(self, tap: Tap, owner: Activations, traced: Traced) -> None:
+    def __init__(self, tap: Tap, traced: Traced) -> None:
         self.tap = tap
-        self.owner = owner
         self.traced = traced
+        self.on = traced.on
         self.linear = tap.is_linear
         self.reads = self.taps = False  # what the selection wants: set with the slots
         self.whole: list[torch.Tensor] = []
@@ -50,7 +49,7 @@ class TracedHook(Hook):
         """`rest` ends with what the module has returned."""
         if not torch.compiler.is_compiling():
             self.action(module, args, *rest)
-        elif torch.is_grad_enabled() and not torch.compiler.is_exporting() and self.place.owner.on:
+        elif torch.is_grad_enabled() and not torch.compiler.is_exporting() and self.place.on:
             read(self.place, rest[-1])
 
 

@@ -49,6 +49,7 @@ class Traced:
     def __init__(self, table: SiteTable) -> None:
         self.table = table
         self.beyond: set[Tap] = set()  # which return more tensors than there are slots, or on another device
+        self.on = True
         self.places: list[Place] = []
         self._held: list[Held] = []
         self._paths: dict[tuple[Any, int], str] = {}
@@ -57,6 +58,14 @@ class Traced:
         self._ranks: dict[tuple[str, str], int] = {}
         self._toll = Toll.spent
         Toll.errors.clear()  # those of a watch that is over
+
+    def gate(self, on: bool) -> bool:
+        """Let graphs read from now on, or not: they are those that do, or the others. Returns `on`."""
+        if on != self.on:
+            self.on = on
+            for place in self.places:
+                place.on = on
+        return on
 
     # -- while a graph is traced ----------------------------------------------------------------------------------------------------
 

@@ -143,7 +143,7 @@ class Placing:
         activations, owner, module = self.activations, self.owner, named.module
         tap = Tap(Site(-1, named.path, "output", model=model, module=named.path, bases=bases(module), aliases=named.aliases))
 
-        place = Place(tap, activations, activations.traced)
+        place = Place(tap, activations.traced)
 
         def after(module: nn.Module, args: tuple[Any, ...], *rest: Any) -> None:
             if not owner.muted:  # `rest` may be without keywords: torch's fusion of layers moves hooks, and forgets who takes them

@@ -179,7 +179,7 @@ class Session:
         if not (self.activations.on or self.steps.clock.attempted) and self.pace.rests(step) and not self.compiled.any:
             return
         self.activations.on = self.steps.awaited and not self.closed and self.safety.off.isdisjoint(("activations", "steps"))
-        self.placing.seat(self.activations.on)
+        self.placing.seat(self.activations.traced.gate(self.activations.on))
 
     def _lose(self, part: str, error: Exception) -> None:
         self.safety.switch_off(part, error)
