@@ -159,7 +159,7 @@ def fingerprint(tensor: torch.Tensor, row: Row) -> tuple[float, ...]:
     return tuple(row.view[0].tolist()) if reduce_into(row, tensor) else ()
 
 
-def _plain_keeper(gradients: dict[int, torch.Tensor], key: int) -> Callable[[torch.Tensor | None], None]:
+def traceable_keeper(gradients: dict[int, torch.Tensor], key: int) -> Callable[[torch.Tensor | None], None]:
     def keep(gradient: torch.Tensor | None) -> None:
         if gradient is not None:
             gradients[key] = gradient
@@ -169,7 +169,7 @@ def _plain_keeper(gradients: dict[int, torch.Tensor], key: int) -> Callable[[tor
 
 # A function of a gradient that keeps it, if there is one, under a key.
 keeper: Callable[[dict[int, torch.Tensor], int], Callable[[torch.Tensor | None], None]]
-keeper = _plain_keeper if TAPE_KERNEL is None else TAPE_KERNEL.keeper
+keeper = traceable_keeper if TAPE_KERNEL is None else TAPE_KERNEL.keeper
 
 
 def _on_cuda() -> bool:

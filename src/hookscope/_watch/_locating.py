@@ -13,7 +13,7 @@ from torch import nn
 from .._core._site import Site
 from .._origin._alone import gathers
 from .._origin._facts import badness, came_in
-from .._origin._forward import Forward, Randomness, fingerprint, keeper
+from .._origin._forward import Forward, Randomness, fingerprint, keeper, traceable_keeper
 from .._origin._live import LiveTrace
 from .._origin._play import play
 from .._origin._region import Region
@@ -98,12 +98,12 @@ class Locator:
             forward = self._forwards[-1]
             if forward.random.python is not None:
                 self._draws.entered(forward.random.drawn)
+            keep, forward.compiled = (traceable_keeper, True) if self.compiled.found else (keeper, forward.compiled)
             if self.compiled.found:  # no hook inside may have seen what it returns
-                forward.compiled = True
                 forward.fingerprint = [fingerprint(tensor, self._row(tensor)) for tensor in outputs]
             for i, tensor in enumerate(outputs):
                 if tensor.requires_grad and tensor.grad_fn is not None:
-                    hook_gradient(tensor, keeper(forward.gradients, i))
+                    hook_gradient(tensor, keep(forward.gradients, i))
         if allows_tape:
             self.region.resume(outputs)
 
