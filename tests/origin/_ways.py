@@ -15,5 +15,5 @@ def plainly(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(_region, "tape", _tape.PlainTape)
     patch.setattr(_region, "within", _tape._plainly_within)
     patch.setattr(_forward, "TAPE_KERNEL", None)
-    patch.setattr(_forward, "keeper", _forward._plain_keeper)
-    patch.setattr(_locating, "keeper", _forward._plain_keeper)
+    patch.setattr(_forward, "keeper", _forward.traceable_keeper)
+    patch.setattr(_locating, "keeper", _forward.traceable_keeper)
