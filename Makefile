@@ -41,7 +41,7 @@ bench: $(VENV)/.stamp-bench ## what watching costs here; benchmarks/README.md sa
 	@for file in benchmarks/[a-z]*.py; do echo "== $$file"; $(BIN)/python "$$file" || exit 1; done
 
 clean:               ## remove everything that was made, the environment too
-	@rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info src/hookscope/_stats/*.so
+	@rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info src/hookscope/*/*.so
 	@find src tests scripts benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
