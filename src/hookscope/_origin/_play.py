@@ -12,12 +12,14 @@ from torch.utils._pytree import tree_leaves, tree_map
 from .._taps._modes import unseen
 from ._alone import WouldSpeakError, alone
 from ._constants import Constants
-from ._facts import badness
+from ._facts import bad_samples, badness
 from ._region import Region
 from ._tape import Call, Held, Made, writes
-from ._tracer import Place, Tracer
+from ._tracer import Place, Trace, Tracer
 from ._verdict import Verdict
-from ._walk import Leap, origin, origin_of_leap
+from ._walk import Leap, origin, origin_of_leap, writer_of
+
+FROM_OUTSIDE = "it came in from outside the model: a target, a weight or a mask that was bad before"
 
 
 @dataclass(slots=True)
@@ -28,6 +30,9 @@ class _Playing:
     given: dict[int, torch.Tensor] = field(default_factory=dict)
     leaves: list[torch.Tensor] = field(default_factory=list)  # stand for what models have returned
     notes: list[str] = field(default_factory=list)
+    samples: list[tuple[int, ...]] = field(default_factory=list)  # of what came bad from elsewhere: where
+    batch: int | None = None
+    known_bad: bool = False  # a model has returned something bad: that is not from outside
 
 
 def play(
@@ -45,7 +50,7 @@ def play(
 
 
 def _played(region: Region, losses: Sequence[torch.Tensor], tracer: Tracer, *, backward: bool, leap: Leap | None) -> Verdict | None:
-    playing = _Playing()
+    playing = _Playing(batch=tracer.batch)
     wanted = _wanted(region, losses)
     last: list[torch.Tensor] = []
     with torch.enable_grad(), tracer:
@@ -62,10 +67,23 @@ def _played(region: Region, losses: Sequence[torch.Tensor], tracer: Tracer, *, b
             bad = [g for g in found if g is not None and badness(g)]
     if not bad and leap is None:
         return None
-    verdict = origin(tracer.trace, bad) if leap is None else origin_of_leap(tracer.trace, leap)
+    if leap is not None:
+        verdict = origin_of_leap(tracer.trace, leap)
+    else:
+        verdict = origin(tracer.trace, bad) or _came_in(tracer.trace, [t for t in last if badness(t)], playing)
     if verdict is None or not playing.notes:
         return verdict
     return replace(verdict, exact=False, notes=tuple(dict.fromkeys(playing.notes)))
+
+
+def _came_in(trace: Trace, bad: Sequence[torch.Tensor], playing: _Playing) -> Verdict | None:
+    """The verdict on the operation at which something bad came in from outside, or was written on purpose, where nothing has made it."""
+    if playing.known_bad:
+        return None
+    verdict = writer_of(trace, bad, given=FROM_OUTSIDE)
+    if verdict is None or verdict.samples or verdict.because != FROM_OUTSIDE:
+        return verdict
+    return replace(verdict, samples=next(filter(None, playing.samples), ()))
 
 
 def _behind(wanted: set[Made], calls: Sequence[Call]) -> list[Call]:
@@ -147,6 +165,9 @@ def _copy(kept: Held, playing: _Playing) -> torch.Tensor:
     """Calls that write in place, as those of `zero_grad` do, must not write to what the program holds when they are made again."""
     with unseen():
         copy = kept.tensor.detach().clone()
+        if badness(copy):
+            playing.known_bad |= kept.root
+            playing.samples.append(bad_samples(copy, playing.batch))
         if not kept.root or not copy.is_floating_point():
             return copy
         leaf = copy.requires_grad_()

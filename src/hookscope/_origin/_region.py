@@ -60,11 +60,9 @@ class Region(TorchFunctionMode):
         """The same in Python, for what is not the common case, or where nothing was built."""
         if torch.compiler.is_compiling() or not self.tape.noting or self.tape.thread != get_ident():
             return func(*args, **kwargs)
-        name = getattr(func, "__name__", "")
-        if name == "backward":
+        if (name := _worth_noting(func)) == "backward":
             return self._backward(func, args, kwargs)
-        learn(func, name)
-        if skips(func, name) or _transformed():
+        if name is None or _transformed():
             return func(*args, **kwargs)
         noted = self._before(name, args, kwargs)
         out = func(*args, **kwargs)
@@ -231,6 +229,16 @@ class Region(TorchFunctionMode):
         # A leaf is held as it is: there is no graph behind it that would be kept alive.
         held = value if value.grad_fn is None else value.detach()
         return Held(held, -1 if value.is_inference() else value._version, known is not None)
+
+
+def _worth_noting(func: Any) -> str | None:
+    """The name of a function that computes something; whatever the program has hung on it."""
+    try:
+        name = str(getattr(func, "__name__", ""))
+        learn(func, name)
+        return None if skips(func, name) else name
+    except Exception:  # noqa: BLE001  # the tape may miss a call, the program may not
+        return None
 
 
 def _take_out(mode: TorchFunctionMode) -> bool:

@@ -123,7 +123,7 @@ def writes(name: str) -> bool:
 
 def learn(func: Any, name: str) -> None:
     """Remember what kind of function this is, if it is of the common kind, and torch's own: those stay."""
-    lasting = type(func) in _LASTING or (type(func) is FunctionType and func.__module__.startswith("torch."))
+    lasting = type(func) in _LASTING or (type(func) is FunctionType and str(func.__module__).startswith("torch."))
     if lasting and not (name == "backward" or draws(name) or writes(name)):
         if len(KINDS) >= MAX_KINDS:
             KINDS.clear()

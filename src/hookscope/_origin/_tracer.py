@@ -81,7 +81,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leave
         self.trace = Trace()
         self.place: Place | None = None
         self._names = names
-        self._batch = batch
+        self.batch = batch
         self._jumps = jumps
         self._stack: list[str] = []
         self._places: dict[int, Place] = {}  # autograd sequence number -> where its forward operation was called
@@ -129,7 +129,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leave
             growth = max(largest(t) for t in results) / size if size > 0 and results else 1.0
             if whole or not 1 / JUMP <= growth <= JUMP:
                 facts = facts or _operands(inputs)
-                samples = next((found for t in results if (found := bad_samples(t, self._batch))), ())
+                samples = next((found for t in results if (found := bad_samples(t, self.batch))), ())
                 step = Step(op, name, place, _any(given), whole, tuple(dict.fromkeys(parents)), facts, samples, growth)
                 step.harm, step.harmed = any(map(harmful, results)), harmed
                 self.trace.steps.append(step)

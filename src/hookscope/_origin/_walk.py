@@ -51,10 +51,16 @@ def origin_within(trace: Trace) -> Verdict | None:
     return _first(trace, trace.returned)
 
 
-def writer_of(trace: Trace, bad: Iterable[torch.Tensor]) -> Verdict | None:
-    """The verdict on the earliest operation behind one of these that was itself given, or told to write, what is bad."""
+def writer_of(trace: Trace, bad: Iterable[torch.Tensor], *, given: str = "it wrote what it was given") -> Verdict | None:
+    """The verdict on the earliest operation behind one of these that was itself given, or told to write, what is bad.
+
+    `given` says where that came from; of what it was told to write this is known.
+    """
     makers = sorted({maker for tensor in bad if (maker := trace.maker(tensor)) is not None})
-    return verdict_of(trace.steps[_path(trace, makers[0])[-1]], because="it wrote what it was given") if makers else None
+    if not makers:
+        return None
+    step = trace.steps[_path(trace, makers[0])[-1]]
+    return verdict_of(step, because=given if step.given else "it wrote what it was given")
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,8 @@ def nonfinite_loss(run: Run) -> Iterator[Finding]:
 def _finding(birth: Birth, micro: int, loss: Row) -> Finding:
     outputs = [r for r in birth.rows.of("output", micro) if not r.nonfinite and r.stats.min <= r.stats.max]
     largest = max((max(abs(r.stats.min), abs(r.stats.max)) for r in outputs), default=float("nan"))
+    although = f"although all {len(outputs)} finite module outputs stay within {largest:.3g}"
+    although = although if outputs else "although nothing that the model returned is"
     masked = [r for r in birth.rows.of("output", micro) if r.masked]
     aside = f"; {masked[-1].site.full_module} holds -inf in {int(masked[-1].stats.inf):,} masked places" if masked else ""
     harmless = birth.rows.skipped and not loss.stats.nan
@@ -44,7 +46,7 @@ def _finding(birth: Birth, micro: int, loss: Row) -> Finding:
     return Finding(
         rule="nonfinite-loss",
         severity="info" if harmless else "error",
-        message=f"the loss is {value} although all {len(outputs)} finite module outputs stay within {largest:.3g}{aside}",
+        message=f"the loss is {value} {although}{aside}",
         first_step=birth.step,
         last_step=birth.step,
         where="loss",
