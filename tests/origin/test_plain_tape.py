@@ -7,7 +7,8 @@ import pytest
 from hookscope._origin._region import Region
 
 from ._ways import plainly
-from .test_modes import *  # noqa: F403  # the same tests once more
+from .test_from_outside import *  # noqa: F403  # the same tests once more
+from .test_modes import *  # noqa: F403
 from .test_outside import *  # noqa: F403
 
 

@@ -47,7 +47,7 @@ class LiveTrace:
     def entered(self, batch: int | None) -> None:
         """A forward enters a model with so many samples; modules may have been added."""
         if self._tracer is not None:
-            self._tracer._batch = batch
+            self._tracer.batch = batch
             self._tracer._names.update(self._names())
 
     def origin(self, bad: Sequence[torch.Tensor]) -> Verdict | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from .._taps._modes import unseen
 from ._alone import WouldSpeakError, alone
-from ._constants import Constants
+from ._constants import Constants, storage_of
 from ._facts import bad_samples, badness
 from ._region import Region
 from ._tape import Call, Held, Made, writes
@@ -24,10 +24,10 @@ FROM_OUTSIDE = "it came in from outside the model: a target, a weight or a mask 
 
 @dataclass(slots=True)
 class _Playing:
-    """The tensors of the second run: what its calls have made, and, by the id of what is held, copies of what came from elsewhere."""
+    """The tensors of the second run: what its calls have made, and, by the memory of what is held, copies of what came from elsewhere."""
 
     made: dict[Made, torch.Tensor] = field(default_factory=dict)
-    given: dict[int, torch.Tensor] = field(default_factory=dict)
+    given: dict[object, torch.Tensor] = field(default_factory=dict)
     leaves: list[torch.Tensor] = field(default_factory=list)  # stand for what models have returned
     notes: list[str] = field(default_factory=list)
     samples: list[tuple[int, ...]] = field(default_factory=list)  # of what came bad from elsewhere: where
@@ -88,18 +88,23 @@ def _came_in(trace: Trace, bad: Sequence[torch.Tensor], playing: _Playing) -> Ve
 
 def _behind(wanted: set[Made], calls: Sequence[Call]) -> list[Call]:
     """The calls on which these tensors depend: that made them, or wrote to what one of them is a view of."""
-    bases: dict[int, Made | int] = {}  # of each call, what its first argument began as
+    bases: dict[int, int] = {}  # of each call, what its first argument began as: a call, or else the memory of what is held
     for call in calls:
         first = next(iter(_kept(call)), None)
-        bases[call.number] = bases.get(first.call, first) if isinstance(first, Made) else id(first.tensor) if first else call.number
+        bases[call.number] = call.number if first is None else _base(first, bases)
     numbers, touched, found = {made.call for made in wanted}, set(), []
     for call in reversed(calls):
         if call.number in numbers or (writes(call.name) and bases[call.number] in touched):
             found.append(call)
-            before = [kept for kept in _kept(call) if isinstance(kept, Made)]
-            numbers |= {kept.call for kept in before}
-            touched |= {bases[call.number], *(bases.get(kept.call, kept) for kept in before)}
+            numbers |= {kept.call for kept in _kept(call) if isinstance(kept, Made)}
+            touched |= {bases[call.number], *(_base(kept, bases) for kept in _kept(call))}
     return found[::-1]
+
+
+def _base(kept: Made | Held, bases: Mapping[int, int]) -> int:
+    if isinstance(kept, Made):
+        return bases.get(kept.call, kept.call)
+    return -(storage_of(kept.tensor) if kept.tensor.layout == torch.strided else id(kept.tensor))
 
 
 def beside(region: Region, losses: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
@@ -156,9 +161,17 @@ def _given(kept: object, playing: _Playing) -> object:
         return kept
     if kept.version not in (-1, kept.tensor._version):
         playing.notes.append("a tensor outside the model was written to in place after it was used")
-    if id(kept.tensor) not in playing.given:
-        playing.given[id(kept.tensor)] = _copy(kept, playing)
-    return playing.given[id(kept.tensor)]
+    if (same := _memory(kept)) not in playing.given:
+        playing.given[same] = _copy(kept, playing)
+    return playing.given[same]
+
+
+def _memory(kept: Held) -> object:
+    """What two tensors share that are one to the program: a write to one of them is a write to the other."""
+    tensor = kept.tensor
+    if tensor.layout != torch.strided:
+        return id(tensor)
+    return storage_of(tensor), tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype, kept.root
 
 
 def _copy(kept: Held, playing: _Playing) -> torch.Tensor:

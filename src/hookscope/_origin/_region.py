@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._device import DeviceContext
 from torch.utils._pytree import tree_leaves, tree_map
 
-from ._tape import MAX_BYTES, MAX_CALLS, PLAIN, TENSORS, UNCOMMON, Call, Held, Made, draws, learn, skips, tape, within, writes
+from ._tape import MAX_BYTES, MAX_CALLS, PLAIN, TENSORS, UNCOMMON, Call, Held, Made, alters, draws, learn, skips, tape, within
 from ._thread_end import AtThreadEnd, Last
 from ._tracer import is_program
 
@@ -96,7 +96,7 @@ class Region(TorchFunctionMode):
         if draws(name) or "generator" in kwargs:
             generator = kwargs.get("generator") or torch.default_generator
             noted = noted._replace(random=((generator, generator.get_state()),))
-        if writes(name) and noted.grad and noted.args and isinstance(held := noted.args[0], Held):  # no average of weights, no `zero_grad`
+        if alters(name) and noted.grad and noted.args and isinstance(held := noted.args[0], Held):  # no average of weights, no `zero_grad`
             noted = noted._replace(args=(Held(held.tensor.detach().clone(), -1, held.root), *noted.args[1:]))
         return noted
 

@@ -36,10 +36,11 @@ _DRAWING = frozenset(
     }
 )
 _WRITING = frozenset({"__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__ifloordiv__", "__imod__", "__ipow__"})
+_WRITING_OVER = frozenset({"zero_", "fill_", "copy_"})
 _LASTING = (BuiltinFunctionType, MethodDescriptorType, MethodWrapperType, WrapperDescriptorType)
 TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
 PLAIN = frozenset({int, float, bool, str, type(None), type(...), torch.dtype, torch.device, slice, torch.Size})
-KINDS: dict[Any, str | None] = {}  # of functions that neither draw nor write: their name, or None if they compute nothing
+KINDS: dict[Any, str | None] = {}  # of functions that neither draw nor alter: their name, or None if they compute nothing
 
 
 class Made(NamedTuple):
@@ -116,15 +117,18 @@ def draws(name: str) -> bool:
 
 def writes(name: str) -> bool:
     """Whether a call of this name changes its first argument: `mul_`, `__iadd__`, `__setitem__`."""
-    if name.endswith("__"):
-        return name in _WRITING
-    return name.endswith("_") and name not in ("zero_", "fill_", "copy_")
+    return name in _WRITING if name.endswith("__") else name.endswith("_")
+
+
+def alters(name: str) -> bool:
+    """Whether it does and asks for what was there: of what is written over as a whole, as by `zero_grad`, no copy is needed."""
+    return writes(name) and name not in _WRITING_OVER
 
 
 def learn(func: Any, name: str) -> None:
     """Remember what kind of function this is, if it is of the common kind, and torch's own: those stay."""
     lasting = type(func) in _LASTING or (type(func) is FunctionType and str(func.__module__).startswith("torch."))
-    if lasting and not (name == "backward" or draws(name) or writes(name)):
+    if lasting and not (name == "backward" or draws(name) or alters(name)):
         if len(KINDS) >= MAX_KINDS:
             KINDS.clear()
         KINDS[func] = None if skips(func, name) else name

@@ -133,16 +133,16 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leave
                 step = Step(op, name, place, _any(given), whole, tuple(dict.fromkeys(parents)), facts, samples, growth)
                 step.harm, step.harmed = any(map(harmful, results)), harmed
                 self.trace.steps.append(step)
-            self._hold(results, made)
+            self._hold(results, made, written=writes)
             if self._jumps is not None:
                 self._jumps.made(results, inputs)
         return out
 
-    def _hold(self, results: list[torch.Tensor], made: list[Badness]) -> None:
+    def _hold(self, results: list[torch.Tensor], made: list[Badness], *, written: bool) -> None:
         for tensor, bad in zip(results, made, strict=True):
             if bad:
                 self.trace.holding[storage_of(tensor)] = len(self.trace.steps) - 1
-            else:
+            elif not (written and tensor.nbytes < tensor.untyped_storage().nbytes()):  # the rest of it is as it was
                 self.trace.holding.pop(storage_of(tensor), None)
 
     def _where(self, node: Any) -> tuple[Place, str | None]:
