@@ -8,8 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.nn.functional import mse_loss
+from torch import nn
+from torch.nn.functional import mse_loss, multi_head_attention_forward
 
+import hookscope as hs
+from hookscope._core._finding import Finding
 from hookscope._origin import _tape
 from hookscope._origin._region import Region
 
@@ -97,3 +100,55 @@ def test_a_function_that_belongs_to_no_module_is_called_as_ever() -> None:
     doubled.__module__ = None  # type: ignore[assignment]
     finding = first(watched(lambda y: (Nameless()(doubled(y)) * 0 - 1).log().sum()))
     assert finding.where == "loss"
+
+
+def attended(x: torch.Tensor, dropout: float) -> torch.Tensor:
+    """Without weights that are larger elsewhere: what is not 1 or 0 in it was drawn."""
+    q = torch.ones(5, 1, 1)
+    one = torch.ones(1, 1)
+    found = multi_head_attention_forward(q, q, x.view(5, 1, 1), 1, 1, torch.ones(3, 1), None, None, None, False, dropout, one, None)
+    return found[0].flatten()
+
+
+DRAWS: dict[str, Loss] = {
+    "a function by whose name nobody knows": lambda y: torch._standard_gamma(y.detach()[:, 0].abs() + 0.1),
+    "attention": lambda y: attended(torch.arange(1.0, 6.0) + 0 * y.detach()[:, 0], 0.5),
+    "a module": lambda y: DROPPING(y.detach()[:, :1].view(1, 5, 1))[0].detach()[0, :, 0],
+}
+DROPPING = nn.LSTM(1, 4, 2, dropout=0.5)
+
+
+def drawing(draw: Loss) -> tuple[Finding, list[int]]:
+    """What is drawn decides which sample is bad: the finding, and which it was."""
+    wanted: list[int] = []
+
+    def loss(y: torch.Tensor) -> torch.Tensor:
+        drawn = draw(y)
+        largest = drawn == drawn.max()
+        wanted[:] = wanted or largest.nonzero().flatten().tolist()
+        return (y[:, 0] * 0 + torch.where(largest, -1.0, 1.0)).log().sum()
+
+    return first(watched(loss, steps=1)), wanted
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_whatever_draws_draws_the_same_again(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_tape, "SEEN_DRAWING", set())
+    _tape.KINDS.clear()
+    finding, wanted = drawing(DRAWS[name])
+    assert (finding.op, list(finding.evidence["samples"]), finding.evidence["exact"]) == ("log", wanted, True)
+
+
+def test_a_function_that_begins_to_draw_is_not_said_to_be_exact_and_is_so_the_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_tape, "SEEN_DRAWING", set())
+    _tape.KINDS.clear()
+
+    def quietly(y: torch.Tensor) -> torch.Tensor:
+        return (attended(y[:, 0], 0.0) - y[:, 0]).sum()
+
+    assert hs.diagnose(watched(quietly)).findings == ()
+    finding, _ = drawing(DRAWS["attention"])
+    assert finding.evidence["exact"] is False
+    assert "multi_head_attention_forward drew other random numbers" in finding.evidence["notes"][0]
+    finding, wanted = drawing(DRAWS["attention"])
+    assert (list(finding.evidence["samples"]), finding.evidence["exact"]) == (wanted, True)

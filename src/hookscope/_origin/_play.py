@@ -14,7 +14,7 @@ from ._alone import WouldSpeakError, alone
 from ._constants import Constants, storage_of
 from ._facts import bad_samples, badness
 from ._region import Region
-from ._tape import Call, Held, Made, writes
+from ._tape import Call, Held, Made, seen_drawing, writes
 from ._tracer import Place, Trace, Tracer
 from ._verdict import Verdict
 from ._walk import Leap, origin, origin_of_leap, writer_of
@@ -133,11 +133,21 @@ def _again(call: Call, playing: _Playing) -> list[torch.Tensor]:
         # What is given is looked up before the generators are put back: it may be copied, never drawn.
         args, kwargs = tree_map(lambda kept: _given(kept, playing), (call.args, call.kwargs), is_leaf=_is_kept)
         with _drawing_as_then(call), torch.set_grad_enabled(call.grad):
+            then = torch.default_generator.get_state()
             out = call.func(*args, **kwargs)
+            _if_it_draws(call, then, playing)
     except Exception as error:  # noqa: BLE001  # whatever it was, the rest of the tape may do without
         playing.notes.append(f"{call.name} could not be called again ({type(error).__name__})")
         return []
     return [t for t in tree_leaves(args[0] if call.name == "__setitem__" else out) if isinstance(t, torch.Tensor)]
+
+
+def _if_it_draws(call: Call, then: torch.Tensor, playing: _Playing) -> None:
+    """With some arguments only, it may be: then the state of the generator was not noted."""
+    with unseen():
+        if not call.random and not torch.equal(torch.default_generator.get_state(), then):
+            playing.notes.append(f"{call.name} drew other random numbers when it was called again")
+            seen_drawing(call.func, call.name)
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._device import DeviceContext
 from torch.utils._pytree import tree_leaves, tree_map
 
-from ._tape import MAX_BYTES, MAX_CALLS, PLAIN, TENSORS, UNCOMMON, Call, Held, Made, alters, draws, learn, skips, tape, within
+from ._tape import MAX_BYTES, MAX_CALLS, PLAIN, TENSORS, UNCOMMON, Call, Held, Made, alters, draws, learn, seen_drawing, skips, tape, within
 from ._thread_end import AtThreadEnd, Last
 from ._tracer import is_program
 
@@ -37,6 +37,7 @@ class _Noted(NamedTuple):
     grad: bool
     random: tuple[tuple[torch.Generator, torch.Tensor], ...]
     size: int
+    new: bool  # the first call of this function: whether it draws is seen by what becomes of the random state
 
 
 class Region(TorchFunctionMode):
@@ -60,11 +61,12 @@ class Region(TorchFunctionMode):
         """The same in Python, for what is not the common case, or where nothing was built."""
         if torch.compiler.is_compiling() or not self.tape.noting or self.tape.thread != get_ident():
             return func(*args, **kwargs)
-        if (name := _worth_noting(func)) == "backward":
+        name, new = _worth_noting(func)
+        if name == "backward":
             return self._backward(func, args, kwargs)
         if name is None or _transformed():
             return func(*args, **kwargs)
-        noted = self._before(name, args, kwargs)
+        noted = self._before(name, args, kwargs, new=new)
         out = func(*args, **kwargs)
         if noted is not None:
             try:
@@ -81,19 +83,19 @@ class Region(TorchFunctionMode):
             if self._gone:  # the keywords are held by the very frame that puts the mode back, until it ends
                 kwargs[Last.__name__] = Last(lambda: _take_out(self))
 
-    def _before(self, name: str, args: Any, kwargs: Any) -> _Noted | None:
+    def _before(self, name: str, args: Any, kwargs: Any, *, new: bool) -> _Noted | None:
         try:
             with torch._C.DisableTorchFunctionSubclass():  # a tensor subclass of the user's is not to see what is read
-                return self._noted(name, args, kwargs)
+                return self._noted(name, args, kwargs, new=new)
         except Exception:  # noqa: BLE001  # as above
             return None
 
-    def _noted(self, name: str, args: Any, kwargs: Any) -> _Noted | None:
+    def _noted(self, name: str, args: Any, kwargs: Any, *, new: bool) -> _Noted | None:
         self._taken = 0
         if (kept := self._note(args, kwargs)) is None or self._taken > MAX_BYTES:
             return None
-        noted = _Noted(kept[0], kept[1], torch.is_grad_enabled(), (), self._taken)
-        if draws(name) or "generator" in kwargs:
+        noted = _Noted(kept[0], kept[1], torch.is_grad_enabled(), (), self._taken, new)
+        if new or draws(name) or "generator" in kwargs:
             generator = kwargs.get("generator") or torch.default_generator
             noted = noted._replace(random=((generator, generator.get_state()),))
         if alters(name) and noted.grad and noted.args and isinstance(held := noted.args[0], Held):  # no average of weights, no `zero_grad`
@@ -103,6 +105,14 @@ class Region(TorchFunctionMode):
     def _after(self, func: Any, name: str, noted: _Noted, out: Any) -> None:
         tape = self.tape
         results = [out] if type(out) is torch.Tensor else [t for t in tree_leaves(out) if isinstance(t, torch.Tensor)]
+        if noted.new and noted.random:
+            generator, state = noted.random[0]
+            with torch._C.DisableTorchFunctionSubclass():
+                moved = not torch.equal(generator.get_state(), state)
+            if moved:
+                seen_drawing(func, name)
+            else:
+                noted = noted._replace(random=())
         if results:
             place = _place(sys._getframe(2))
             tape.calls.append(Call(tape.number, func, noted.args, noted.kwargs, *place, name, noted.grad, noted.random, noted.size))
@@ -231,14 +241,14 @@ class Region(TorchFunctionMode):
         return Held(held, -1 if value.is_inference() else value._version, known is not None)
 
 
-def _worth_noting(func: Any) -> str | None:
-    """The name of a function that computes something; whatever the program has hung on it."""
+def _worth_noting(func: Any) -> tuple[str | None, bool]:
+    """The name of a function that computes something, whatever the program has hung on it; whether it is met for the first time."""
     try:
         name = str(getattr(func, "__name__", ""))
-        learn(func, name)
-        return None if skips(func, name) else name
+        new = learn(func, name)
+        return None if skips(func, name) else name, new
     except Exception:  # noqa: BLE001  # the tape may miss a call, the program may not
-        return None
+        return None, False
 
 
 def _take_out(mode: TorchFunctionMode) -> bool:

@@ -42,6 +42,8 @@ TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
 PLAIN = frozenset({int, float, bool, str, type(None), type(...), torch.dtype, torch.device, slice, torch.Size})
 KINDS: dict[Any, str | None] = {}  # of functions that neither draw nor alter: their name, or None if they compute nothing
 
+SEEN_DRAWING: set[str] = set()  # names of functions that have drawn, though their names do not say so
+
 
 class Made(NamedTuple):
     """A tensor that call number `call` of the tape has made, as its `nth`."""
@@ -111,8 +113,14 @@ def skips(func: Any, name: str) -> bool:
 
 
 def draws(name: str) -> bool:
-    """Whether a function of this name may draw random numbers."""
-    return name.rstrip("_") in _DRAWING
+    """Whether a function of this name may draw random numbers, by what is known or has been seen."""
+    return name.rstrip("_") in _DRAWING or name in SEEN_DRAWING
+
+
+def seen_drawing(func: Any, name: str) -> None:
+    """It has moved a generator: from now on its state is noted before each call."""
+    SEEN_DRAWING.add(name)
+    KINDS.pop(func, None)
 
 
 def writes(name: str) -> bool:
@@ -125,13 +133,15 @@ def alters(name: str) -> bool:
     return writes(name) and name not in _WRITING_OVER
 
 
-def learn(func: Any, name: str) -> None:
-    """Remember what kind of function this is, if it is of the common kind, and torch's own: those stay."""
+def learn(func: Any, name: str) -> bool:
+    """Remember what kind of function this is, if it is of the common kind, and torch's own: those stay. Whether that is new."""
     lasting = type(func) in _LASTING or (type(func) is FunctionType and str(func.__module__).startswith("torch."))
-    if lasting and not (name == "backward" or draws(name) or alters(name)):
-        if len(KINDS) >= MAX_KINDS:
-            KINDS.clear()
-        KINDS[func] = None if skips(func, name) else name
+    if not lasting or func in KINDS or name == "backward" or draws(name) or alters(name):
+        return False
+    if len(KINDS) >= MAX_KINDS:
+        KINDS.clear()
+    KINDS[func] = None if skips(func, name) else name
+    return True
 
 
 TAPE_KERNEL: Any = load("_tape_native", __package__)
