@@ -152,3 +152,43 @@ def test_a_function_that_begins_to_draw_is_not_said_to_be_exact_and_is_so_the_ne
     assert "multi_head_attention_forward drew other random numbers" in finding.evidence["notes"][0]
     finding, wanted = drawing(DRAWS["attention"])
     assert (list(finding.evidence["samples"]), finding.evidence["exact"]) == (wanted, True)
+
+
+def after_many(y: torch.Tensor) -> torch.Tensor:
+    scaled = y
+    for _ in range(_tape.MAX_CALLS + 100):
+        scaled = scaled * 1.0001
+    return (scaled * 0 - 1).sqrt().sum()
+
+
+def beside_many(y: torch.Tensor) -> torch.Tensor:
+    target, scaled = torch.ones(5, 3), y
+    for _ in range(_tape.MAX_CALLS + 100):
+        scaled = scaled * 1.0001
+    return scaled.sum() + (target - 2).sqrt().sum()
+
+
+def backward_of_many(y: torch.Tensor) -> torch.Tensor:
+    total, zero = y.sum() * 0, y * 0
+    for _ in range(_tape.MAX_CALLS):
+        total += y.mean()
+    return total + (total.detach() * 0 + zero).sqrt().sum()
+
+
+@pytest.mark.parametrize(("loss", "phase"), [(after_many, "forward"), (beside_many, "forward"), (backward_of_many, "backward")])
+def test_a_fault_behind_more_calls_than_are_kept_is_named(loss: Loss, phase: str) -> None:
+    finding = first(watched(loss, steps=1))
+    assert (finding.op, finding.phase, finding.where, finding.evidence["exact"]) == ("sqrt", phase, "loss", True)
+    assert finding.source is not None
+    assert ".sqrt()" in finding.source["code"]
+
+
+def test_of_a_fault_whose_call_is_gone_nothing_else_is_accused() -> None:
+    def loss(y: torch.Tensor) -> torch.Tensor:
+        bad = (y * 0 - 1).sqrt()
+        for _ in range(_tape.MAX_CALLS + 100):
+            bad = bad * 1.0001
+        return bad.sum()
+
+    finding = first(watched(loss, steps=1))
+    assert (finding.rule, finding.op) == ("nonfinite-loss", None)

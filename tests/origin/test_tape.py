@@ -109,6 +109,16 @@ def test_any_calls_are_noted_in_c_as_they_are_in_python(names: list[str]) -> Non
     assert played(names, "native") == played(names, "plain")
 
 
+@pytest.mark.skipif(_tape.TAPE_KERNEL is None, reason="it was not built")
+def test_more_calls_than_are_kept_are_noted_in_c_as_they_are_in_python() -> None:
+    names = ["add", "number", "nested", "written", "two results"] * 120
+    noted = played(names, "plain")
+    assert "made=Made(" in noted[0]
+    assert len(noted[1]) == _tape.MAX_CALLS
+    played(names[:5], "native")
+    assert played(names, "native") == noted
+
+
 @pytest.mark.usefixtures("way")
 def test_a_call_is_noted_by_what_it_was_given_and_where_it_stands() -> None:
     region = Region()

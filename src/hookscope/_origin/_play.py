@@ -32,7 +32,7 @@ class _Playing:
     notes: list[str] = field(default_factory=list)
     samples: list[tuple[int, ...]] = field(default_factory=list)  # of what came bad from elsewhere: where
     batch: int | None = None
-    known_bad: bool = False  # a model has returned something bad: that is not from outside
+    known_bad: bool = False  # a model has returned it, or calls that are gone have made it: it is not from outside
 
 
 def play(
@@ -54,7 +54,7 @@ def _played(region: Region, losses: Sequence[torch.Tensor], tracer: Tracer, *, b
     wanted = _wanted(region, losses)
     last: list[torch.Tensor] = []
     with torch.enable_grad(), tracer:
-        for call in _behind(wanted, region.calls):
+        for call in _whole(_behind(wanted, region.calls)):
             tracer.place = Place(None, call.place[0], call.place[1], call.name)
             results = _again(call, playing)
             playing.made.update({Made(call.number, i): t for i, t in enumerate(results)})
@@ -96,21 +96,35 @@ def _behind(wanted: set[Made], calls: Sequence[Call]) -> list[Call]:
     for call in reversed(calls):
         if call.number in numbers or (writes(call.name) and bases[call.number] in touched):
             found.append(call)
-            numbers |= {kept.call for kept in _kept(call) if isinstance(kept, Made)}
+            numbers |= {made.call for kept in _kept(call) if (made := _made(kept)) is not None}
             touched |= {bases[call.number], *(_base(kept, bases) for kept in _kept(call))}
     return found[::-1]
 
 
+def _whole(calls: Sequence[Call]) -> list[Call]:
+    """Without those that depend on calls that are no longer on the tape."""
+    found: dict[int, Call] = {}
+    for call in calls:
+        if all(kept.call in found for kept in _kept(call) if isinstance(kept, Made)):
+            found[call.number] = call
+    return list(found.values())
+
+
+def _made(kept: Made | Held) -> Made | None:
+    return kept if isinstance(kept, Made) else kept.made
+
+
 def _base(kept: Made | Held, bases: Mapping[int, int]) -> int:
-    if isinstance(kept, Made):
-        return bases.get(kept.call, kept.call)
+    if isinstance(kept, Made) or (kept.made is not None and kept.made.call in bases):
+        made = kept if isinstance(kept, Made) else kept.made
+        return bases.get(made.call, made.call)
     return -(storage_of(kept.tensor) if kept.tensor.layout == torch.strided else id(kept.tensor))
 
 
 def beside(region: Region, losses: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
     """The tensors on which the losses depend that neither models nor calls of the tape have made, in the order of use: targets, masks."""
     calls = _behind(_wanted(region, losses), region.calls)
-    held = [kept.tensor for call in calls for kept in _kept(call) if isinstance(kept, Held) and not kept.root]
+    held = [kept.tensor for call in calls for kept in _kept(call) if isinstance(kept, Held) and not kept.root and kept.made is None]
     return tuple({id(tensor): tensor for tensor in held}.values())
 
 
@@ -169,6 +183,8 @@ def _given(kept: object, playing: _Playing) -> object:
         return playing.made[kept]
     if not isinstance(kept, Held):
         return kept
+    if kept.made in playing.made:
+        return playing.made[kept.made]
     if kept.version not in (-1, kept.tensor._version):
         playing.notes.append("a tensor outside the model was written to in place after it was used")
     if (same := _memory(kept)) not in playing.given:
@@ -189,9 +205,9 @@ def _copy(kept: Held, playing: _Playing) -> torch.Tensor:
     with unseen():
         copy = kept.tensor.detach().clone()
         if badness(copy):
-            playing.known_bad |= kept.root
+            playing.known_bad |= kept.root or kept.made is not None
             playing.samples.append(bad_samples(copy, playing.batch))
-        if not kept.root or not copy.is_floating_point():
+        if not (kept.root or kept.made is not None) or not copy.is_floating_point():
             return copy
         leaf = copy.requires_grad_()
         playing.leaves.append(leaf)

@@ -99,7 +99,7 @@ class Region(TorchFunctionMode):
             generator = kwargs.get("generator") or torch.default_generator
             noted = noted._replace(random=((generator, generator.get_state()),))
         if alters(name) and noted.grad and noted.args and isinstance(held := noted.args[0], Held):  # no average of weights, no `zero_grad`
-            noted = noted._replace(args=(Held(held.tensor.detach().clone(), -1, held.root), *noted.args[1:]))
+            noted = noted._replace(args=(held._replace(tensor=held.tensor.detach().clone(), version=-1), *noted.args[1:]))
         return noted
 
     def _after(self, func: Any, name: str, noted: _Noted, out: Any) -> None:
@@ -122,13 +122,18 @@ class Region(TorchFunctionMode):
             for i, tensor in enumerate(results):
                 tape.known[id(tensor)] = weakref.ref(tensor), Made(tape.number, i)
             if len(tape.known) > 4 * MAX_CALLS:
-                kept = {key: known for key, known in tape.known.items() if known[0]() is not None and self._can_play(known[1])}
-                tape.known.clear()
-                tape.known.update(kept)
+                self._forget_the_dead()
             tape.number += 1
 
-    def _can_play(self, made: Made | None) -> bool:
-        return made is None or made.call >= self.tape.calls[0].number
+    def _forget_the_dead(self) -> None:
+        """Of very many that live, those whose calls are gone, too."""
+        tape = self.tape
+        kept = {key: known for key, known in tape.known.items() if known[0]() is not None}
+        if len(kept) > 2 * MAX_CALLS:
+            first = tape.calls[0].number
+            kept = {key: (ref, made) for key, (ref, made) in kept.items() if made is None or made.call >= first}
+        tape.known.clear()
+        tape.known.update(kept)
 
     # -- from when to when ----------------------------------------------------------------------------------------------------------
 
@@ -191,7 +196,7 @@ class Region(TorchFunctionMode):
         """Forget what is noted."""
         self.tape.calls.clear()
         self.tape.known.clear()
-        self.tape.bytes = 0
+        self.tape.bytes = self.tape.number = 0
 
     def known(self, tensor: torch.Tensor) -> tuple[weakref.ref[torch.Tensor], Made | None] | None:
         """Where this tensor comes from, as far as the tape knows."""
@@ -230,15 +235,20 @@ class Region(TorchFunctionMode):
     def _kept(self, value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
-        known = self.tape.known.get(id(value))
-        if known is None or known[0]() is not value:
-            known = None
+        known = self.known(value)
+        made = known[1] if known is not None else None
+        if made is not None and not self._is_old(made):
+            return made
+        if known is None or made is not None:
             self._taken += value.numel() * value.element_size()
-        elif known[1] is not None:
-            return known[1]
         # A leaf is held as it is: there is no graph behind it that would be kept alive.
         held = value if value.grad_fn is None else value.detach()
-        return Held(held, -1 if value.is_inference() else value._version, known is not None)
+        return Held(held, -1 if value.is_inference() else value._version, known is not None and made is None, made)
+
+    def _is_old(self, made: Made) -> bool:
+        """Whether the call that made it may be gone when one is made again that is noted now: half of all are kept in any case."""
+        tape, half = self.tape, MAX_CALLS // 2
+        return made.call < tape.number // half * half or bool(tape.calls and made.call < tape.calls[0].number)
 
 
 def _worth_noting(func: Any) -> tuple[str | None, bool]:

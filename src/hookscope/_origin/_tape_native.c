@@ -76,11 +76,20 @@ static PyObject *known_as(Tape *tape, PyObject *tensor) { /* a new reference to 
     return found;
 }
 
+static int is_old(Tape *tape, PyObject *made) { /* whether the call that made it may be gone when one is made that is noted now */
+    Py_ssize_t call = PyLong_AsSsize_t(PyTuple_GetItem(made, 0)), half = tape->most_calls / 2, since = tape->number / half * half;
+    PyObject *oldest = PyList_Size(tape->calls) ? PyList_GetItem(tape->calls, 0) : NULL;
+    return call < since || (oldest && call < PyLong_AsSsize_t(PyTuple_GetItem(oldest, 0)));
+}
+
 static PyObject *keep_tensor(PyObject *tensor, Notes *notes) {
     PyObject *made = known_as(notes->tape, tensor);
-    if (made && made != Py_None) return made;
-    int root = made != NULL;
-    Py_XDECREF(made);
+    if (made && made != Py_None && !is_old(notes->tape, made)) return made;
+    int root = made == Py_None;
+    if (!made) {
+        made = Py_None;
+        Py_INCREF(made);
+    }
     if (!root) {
         PyObject *bytes = PyObject_GetAttr(tensor, names[BYTES]);
         notes->size += bytes ? PyLong_AsSsize_t(bytes) : 0;
@@ -93,7 +102,8 @@ static PyObject *keep_tensor(PyObject *tensor, Notes *notes) {
         held = tensor;
     } else if (leaf)
         held = PyObject_CallMethodObjArgs(tensor, names[DETACH], NULL);
-    PyObject *fields = held ? PyTuple_Pack(3, held, version, root ? Py_True : Py_False) : NULL;
+    PyObject *fields = held ? PyTuple_Pack(4, held, version, root ? Py_True : Py_False, made) : NULL;
+    Py_DECREF(made);
     Py_XDECREF(version);
     Py_XDECREF(leaf);
     Py_XDECREF(held);
