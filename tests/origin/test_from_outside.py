@@ -73,6 +73,12 @@ def test_what_is_written_over_is_not_copied_before_it_is() -> None:
     region.leave()
 
 
+def test_what_is_made_where_nothing_is_noted_is_not_said_to_come_from_outside() -> None:
+    finding = first(watched(lambda y: (torch.func.vmap(lambda row: (row * 0 - 1).sqrt())(y) + y).sum()))
+    assert (finding.rule, finding.op) == ("nonfinite-loss", "add")
+    assert "made by something that is not noted" in finding.message
+
+
 def test_what_is_bad_on_purpose_is_not_said_to_come_from_outside() -> None:
     finding = first(watched(lambda y: (y + torch.full_like(y, math.inf)).sum()))
     assert (finding.op, finding.evidence["because"]) == ("full_like", "it wrote what it was given")

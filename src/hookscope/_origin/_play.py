@@ -19,6 +19,7 @@ from ._tracer import Place, Trace, Tracer
 from ._verdict import Verdict
 from ._walk import Leap, origin, origin_of_leap, writer_of
 
+NOT_NOTED = "it was bad before, made by something that is not noted: an autograd.Function, torch.func, another mode"
 FROM_OUTSIDE = "it came in from outside the model: a target, a weight or a mask that was bad before"
 
 
@@ -31,6 +32,7 @@ class _Playing:
     leaves: list[torch.Tensor] = field(default_factory=list)  # stand for what models have returned
     notes: list[str] = field(default_factory=list)
     samples: list[tuple[int, ...]] = field(default_factory=list)  # of what came bad from elsewhere: where
+    origins: list[str] = field(default_factory=list)  # of it: from where, in words
     batch: int | None = None
     known_bad: bool = False  # a model has returned it, or calls that are gone have made it: it is not from outside
 
@@ -80,8 +82,9 @@ def _came_in(trace: Trace, bad: Sequence[torch.Tensor], playing: _Playing) -> Ve
     """The verdict on the operation at which something bad came in from outside, or was written on purpose, where nothing has made it."""
     if playing.known_bad:
         return None
-    verdict = writer_of(trace, bad, given=FROM_OUTSIDE)
-    if verdict is None or verdict.samples or verdict.because != FROM_OUTSIDE:
+    given = NOT_NOTED if NOT_NOTED in playing.origins else FROM_OUTSIDE
+    verdict = writer_of(trace, bad, given=given)
+    if verdict is None or verdict.samples or verdict.because != given:
         return verdict
     return replace(verdict, samples=next(filter(None, playing.samples), ()))
 
@@ -115,9 +118,10 @@ def _made(kept: Made | Held) -> Made | None:
 
 
 def _base(kept: Made | Held, bases: Mapping[int, int]) -> int:
-    if isinstance(kept, Made) or (kept.made is not None and kept.made.call in bases):
-        made = kept if isinstance(kept, Made) else kept.made
-        return bases.get(made.call, made.call)
+    if isinstance(kept, Made):
+        return bases.get(kept.call, kept.call)
+    if kept.made is not None and kept.made.call in bases:
+        return bases[kept.made.call]
     return -(storage_of(kept.tensor) if kept.tensor.layout == torch.strided else id(kept.tensor))
 
 
@@ -206,6 +210,7 @@ def _copy(kept: Held, playing: _Playing) -> torch.Tensor:
         copy = kept.tensor.detach().clone()
         if badness(copy):
             playing.known_bad |= kept.root or kept.made is not None
+            playing.origins.append(NOT_NOTED if kept.computed else FROM_OUTSIDE)
             playing.samples.append(bad_samples(copy, playing.batch))
         if not (kept.root or kept.made is not None) or not copy.is_floating_point():
             return copy

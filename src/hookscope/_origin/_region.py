@@ -242,8 +242,9 @@ class Region(TorchFunctionMode):
         if known is None or made is not None:
             self._taken += value.numel() * value.element_size()
         # A leaf is held as it is: there is no graph behind it that would be kept alive.
-        held = value if value.grad_fn is None else value.detach()
-        return Held(held, -1 if value.is_inference() else value._version, known is not None and made is None, made)
+        computed = value.grad_fn is not None
+        version = -1 if value.is_inference() else value._version
+        return Held(value.detach() if computed else value, version, known is not None and made is None, made, computed)
 
     def _is_old(self, made: Made) -> bool:
         """Whether the call that made it may be gone when one is made again that is noted now: half of all are kept in any case."""

@@ -55,13 +55,15 @@ class Made(NamedTuple):
 class Held(NamedTuple):
     """A tensor from elsewhere: detached, in the version it had (-1: it has none, or is a copy); `root` where a model has returned it.
 
-    `made` where it comes from a call of the tape so long ago that this may be gone when it is needed.
+    `made` where it comes from a call of the tape so long ago that this may be gone when it is needed;
+    `computed` where it has a graph: without the other two, something that is not noted has made it.
     """
 
     tensor: torch.Tensor
     version: int
     root: bool
     made: Made | None = None
+    computed: bool = False
 
 
 class Call(NamedTuple):

@@ -102,7 +102,7 @@ static PyObject *keep_tensor(PyObject *tensor, Notes *notes) {
         held = tensor;
     } else if (leaf)
         held = PyObject_CallMethodObjArgs(tensor, names[DETACH], NULL);
-    PyObject *fields = held ? PyTuple_Pack(4, held, version, root ? Py_True : Py_False, made) : NULL;
+    PyObject *fields = held ? PyTuple_Pack(5, held, version, root ? Py_True : Py_False, made, leaf == Py_True ? Py_False : Py_True) : NULL;
     Py_DECREF(made);
     Py_XDECREF(version);
     Py_XDECREF(leaf);
