@@ -11,7 +11,7 @@ from ._extras import Entry
 from ._given import Given
 from ._glance import Glance
 from ._glimpse import Glimpse
-from ._sentinel import Sentinel
+from ._sentinel import GRADIENT, Sentinel
 from ._tap import MicroRows
 
 
@@ -22,7 +22,7 @@ class Glancing:
         self.given, self.glance, self.activations = given, glance, activations
         self.sentinel, self.afar = Sentinel(), Afar(activations.store)
         self.on = False  # at the backward that is under way
-        self._late = False
+        self._late: set[str] = set()
         self.seen: list[Entry] = []  # what was read besides gradients when a glance was enough last
 
     def begins(self, *, first: bool, wanted: bool) -> None:
@@ -37,40 +37,40 @@ class Glancing:
             if first:
                 self.glance.bare.entered(there)
 
-    def alarmed(self, micro: MicroRows, early: Early, scale: float) -> bool:
-        """Whether what was read where a glance was not enough calls for an alarm, or what is known only now."""
+    def alarmed(self, micro: MicroRows, early: Early, scale: float) -> set[str]:
+        """What was read where a glance was not enough, or is known only now, and calls for an alarm."""
         late = self._is_late()
-        return self.sentinel.alarmed(micro, self.activations.table.are("loss"), early, scale) or late
+        return self.sentinel.alarmed(micro, self.activations.table.are("loss"), early, scale) | late
 
-    def _is_late(self) -> bool:
-        """Whether an earlier step that was looked at from afar was not as usual, as is known only now."""
-        calm = [self._is_calm(glimpse) for glimpse in self.afar.arrived()]  # each of them is told to the sentinel
-        late, self._late = self._late or not all(calm), False
-        return late
+    def _is_late(self) -> set[str]:
+        """What was not as usual in earlier steps that were looked at from afar, as is known only now."""
+        late, self._late = self._late, set()
+        return late.union(*(self._causes(glimpse) for glimpse in self.afar.arrived()))
 
-    def _is_calm(self, glimpse: FarGlimpse) -> bool:
+    def _causes(self, glimpse: FarGlimpse) -> set[str]:
         bad, squares = glimpse.of_gradients
-        calm = not bad and self.sentinel.calm(glimpse.losses, glimpse.others, squares)
-        self.sentinel.went_by(squares)
-        return calm
+        causes = self.sentinel.causes(glimpse.losses, glimpse.others, squares)
+        self.sentinel.went_by(glimpse.losses, squares)
+        return causes | {GRADIENT} if bad else causes
 
     def ends(self, passed: Callable[[], bool]) -> Glimpse | FarGlimpse | None:
         """What was read, if there is no more to see; `passed` is asked, at the end, whether that is so for others, too."""
         sites, read = self.activations.table.sites, self.activations.extras.entries
-        places, stats, losses = [], [], []
+        places, stats = [], []
+        losses: list[list[float]] = []
+        others: list[list[float]] = []
         for number, call, seq, row in read:
             if row.host is None:
                 return self._ends_afar(passed) if self.afar.on else None
             stats.append(row.host.tolist())
             places.append((number, call, seq))
-            if sites[number].kind == "loss":
-                losses.append(stats[-1])
+            (losses if sites[number].kind == "loss" else others).append(stats[-1])
         seen = self.glance.look()
-        if seen is None or seen[0] or len(losses) == len(stats):
+        if seen is None or seen[0] or not others:
             return None
-        if not self.sentinel.calm(losses, stats, seen[1]) or not passed():
+        if not self.sentinel.calm(losses, others, seen[1]) or not passed():
             return None
-        self.sentinel.went_by(seen[1])
+        self.sentinel.went_by(losses, seen[1])
         self.seen = read
         self.activations.forget()
         self.given.end_by(self.glance)

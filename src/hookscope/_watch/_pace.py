@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterable
 
 OPENING_S = 5.0  # what a watch may spend before it begins to save: a training of a minute or two is recorded step by step
 UNSEEN = 1.3  # the whole cost of a recorded step, over what our own clock sees of it: torch calls the hooks, the caches are cold after them
@@ -45,8 +46,7 @@ class Pace:
         self._first: int | None = None
         self._answers: dict[int, bool] = {}
         self._until = -1  # the last step that an alarm has asked for
-        self._alarmed = self._heed = -2  # when the latest alarm was given; from when on one that lasts is heeded again
-        self._deaf = ALARM  # steps for which it is not
+        self._heeds: defaultdict[str, _Heed] = defaultdict(_Heed)  # by cause
         self._asked: tuple[int, int] | None = None  # time and spending at the latest question
         self._credit = 0.0  # nanoseconds that may be spent
         self._price = 0.0  # of recording a step
@@ -96,19 +96,15 @@ class Pace:
         """Whether an evaluation may be read now."""
         return not self.saves or self._credit >= 0
 
-    def alarm(self, step: int) -> None:
+    def alarm(self, step: int, causes: Iterable[str] = ("",)) -> None:
         """Something is wrong in this step: record it as far as still possible, and those that follow, unless debts are large. No fixed
         schedule is changed by it.
 
-        What stays wrong from step to step is heeded after twice as long each time.
+        What stays wrong from step to step for the same cause is heeded after twice as long each time; that hides no other cause.
         """
-        if self.every is not None:
+        heeded = [cause for cause in causes if self._heeds[cause].heeds(step)]
+        if self.every is not None or not heeded:
             return
-        lasting, self._alarmed = step - self._alarmed <= 1, step
-        if step < self._heed and lasting:
-            return
-        self._deaf = 2 * self._deaf if lasting else ALARM
-        self._heed = step + self._deaf
         if not self.recorded(step):
             self.alarms += 1
             self._answers[step] = True
@@ -142,6 +138,22 @@ class Pace:
             if self.saves:
                 self._credit = min(self._credit + earned - used, self._price)
         self._asked = now, spent
+
+
+class _Heed:
+    """Alarms for one cause."""
+
+    def __init__(self) -> None:
+        self._alarmed = self._next = -2  # when the latest was given; from when on one that lasts is heeded again
+        self._deaf = ALARM  # steps for which it is not
+
+    def heeds(self, step: int) -> bool:
+        lasting, self._alarmed = step - self._alarmed <= 1, step
+        if step < self._next and lasting:
+            return False
+        self._deaf = 2 * self._deaf if lasting else ALARM
+        self._next = step + self._deaf
+        return True
 
 
 def _smoothed(before: float, now: float) -> float:

@@ -115,8 +115,8 @@ class Steps:
         else:
             self.parameters.forget_early()
         if alarmed := self.glancing.alarmed(micro, self.parameters.early, scale):
-            self.pace.alarm(self.clock.step)
-        self.reports.locate(replace(micro, full=micro.full or alarmed), self.parameters.bad_early())
+            self.pace.alarm(self.clock.step, alarmed)
+        self.reports.locate(replace(micro, full=micro.full or bool(alarmed)), self.parameters.bad_early())
         if self._stepped_in_backward:  # optimizers stepped within this backward: it belongs to the step they made
             self._stepped_in_backward = False
             self._pending = [micro]
