@@ -171,6 +171,54 @@ def test_a_weight_penalty_in_the_loss_is_not_blamed_on_the_linear_layer() -> Non
     assert (found.where, found.module) == ("loss", "a")
 
 
+ONLY_AROUND = {f"{m}:output": ABSENT for m in MLP if m} | {f"{m}:output_grad": ABSENT for m in MLP} | {":input": ABSENT}  # left out
+ALL_GRADIENTS = {"a.weight:param_grad": BAD, "b.weight:param_grad": BAD}
+
+
+def test_where_no_gradient_of_an_output_was_read_no_place_is_claimed() -> None:
+    found = only(diagnose(Book(MLP).step(0).step(1, ONLY_AROUND | ALL_GRADIENTS).run).findings)
+    assert (found.rule, found.where, found.module) == ("nonfinite-backward", "unknown", None)
+    assert "received a clean gradient" not in found.message
+    assert "the forward" not in found.message
+    assert "clip_grad_norm_" not in found.message, "what reached the outputs is not known to have been clean"
+
+
+@pytest.mark.parametrize(
+    ("told", "named"),
+    [
+        ({"outside": True, "module": None, "exact": True}, ("loss", None)),
+        ({"outside": False, "module": "act", "exact": True}, ("module", "act")),
+        ({"outside": False, "module": "act", "exact": False}, ("module", "act")),
+    ],
+)
+def test_there_the_operation_that_was_found_tells_the_place(told: dict[str, object], named: tuple[str, str | None]) -> None:
+    book = Book(MLP).step(0).step(1, ONLY_AROUND | ALL_GRADIENTS)
+    book.writer.event({"event": "origin", "step": 1, "op": "sqrt", "direction": "backward", **told})
+    found = only(diagnose(book.run).findings)
+    assert (found.where, found.module, found.op) == (*named, "sqrt")
+
+
+def test_a_weight_whose_module_was_not_seen_in_the_backward_is_named_without_a_claim_about_it() -> None:
+    found = only(diagnose(Book(MLP).step(0, {"a:output_grad": ABSENT, "a.weight:param_grad": BAD}).run).findings)
+    assert (found.where, found.module, found.confidence) == ("module", "a", 0.5)
+    assert "received a clean gradient" not in found.message
+
+
+@pytest.mark.parametrize("entry", [True, False])
+def test_a_batch_that_was_not_read_is_named_where_running_the_step_again_has_shown_it(entry: bool) -> None:
+    book = Book(MLP).step(0).step(1, ill_from("a", MLP) | ONLY_AROUND | ALL_GRADIENTS)
+    book.writer.event({"event": "origin", "step": 1, "op": "log", "direction": "forward", "outside": True, "exact": True, "entry": entry})
+    found = diagnose(book.run).findings
+    assert [f.rule for f in found] == ["nonfinite-input" if entry else "nonfinite-forward"]
+    assert (found[0].where, found[0].op) == ("data" if entry else "loss", "log")
+
+
+def test_inputs_that_were_read_and_are_clean_are_not_accused_by_it() -> None:
+    book = Book(MLP).step(0).step(1, ill_from("b", MLP))
+    book.writer.event({"event": "origin", "step": 1, "op": "log", "direction": "forward", "outside": True, "exact": True, "entry": True})
+    assert [f.rule for f in diagnose(book.run).findings] == ["nonfinite-forward"]
+
+
 def test_an_overflow_in_a_step_that_the_scaler_skipped_is_information() -> None:
     changes = {"a:output_grad": [INF], "a.weight:param_grad": [INF], "a.weight:update": ABSENT, "skipped:scalar": [1.0]}
     assert [(f.rule, f.severity) for f in diagnose(Book(MLP).steps(0, 2, changes).run)] == [("nonfinite-backward", "info")]

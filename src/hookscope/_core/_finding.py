@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypedDict
 
 Severity = Literal["error", "warning", "info"]
-Where = Literal["module", "loss", "optimizer", "data", "loop"]
+Where = Literal["module", "loss", "optimizer", "data", "loop", "unknown"]
 Phase = Literal["forward", "backward", "optimizer", "data", "init"]
 Verdict = Literal["healthy", "warning", "sick"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
@@ -25,7 +25,8 @@ class Source(TypedDict):
 class Finding:
     """One thing a rule found.
 
-    `module` is the origin (a path, `"(root)"` for the model itself, None outside the model) and `where` what kind of place that is.
+    `module` is the origin (a path, `"(root)"` for the model itself, None outside the model) and `where` what kind of place that is;
+    `"unknown"` where what was read of the step does not tell.
     `message` is one sentence with the numbers in it; `causes` and `advice` are ordered, likeliest first.
     `explains` holds positions, in the diagnosis, of findings that this one accounts for.
 

@@ -28,7 +28,8 @@ class Verdict:
 
     `op` is torch's own name of it (`log`, `div`); `function` the function of torch that the program called, where that is another one;
     `module` the path of the module in whose forward it ran, None outside the model. `operands` are its inputs. `samples` are the
-    positions in the batch where the result is bad, as far as a batch can be told. `because` names an operation that had put an infinity
+    positions in the batch where the result is bad, as far as a batch can be told. `outside` says that it ran outside the
+    models, and `entry` that what they were given was bad before they ran. `because` names an operation that had put an infinity
     there on purpose, as a mask does. Where nothing is bad but values have leapt, `growth` says how many times larger the result is than
     what went in; below 1 where they have fallen, and next to nothing where the result is 0. `exact` says that the second run gave the
     very outputs of the first; else `notes` say why not. They also say where what is compiled was `replayed eagerly`.
@@ -49,6 +50,7 @@ class Verdict:
     samples: tuple[int, ...] = ()
     because: str | None = None
     outside: bool = False
+    entry: bool = False
     exact: bool = True
     notes: tuple[str, ...] = ()
 

@@ -11,7 +11,7 @@ from ._births import Birth
 from ._places import Place, Places, inside
 from ._step import Row
 
-Kind = Literal["loss", "module", "own-code", "use-of-weight"]
+Kind = Literal["loss", "module", "own-code", "use-of-weight", "uncalled", "unknown"]
 MODERATE = 1e4  # a gradient below this cannot overflow float32 in one of torch's own layers
 
 
@@ -41,7 +41,7 @@ def backward_origin(birth: Birth, places: Places) -> BackwardOrigin | None:
     if not parameters:
         return None
     clean = birth.rows.of("output_grad")
-    return (_one_of_all if spread else _owner)(parameters, clean, places) or _uncalled(parameters[0], places)
+    return (_one_of_all if spread else _owner)(parameters, clean, places) or _uncalled(parameters[0], clean, places)
 
 
 def _passed_on(last: Row, later: list[Row], places: Places) -> BackwardOrigin:
@@ -77,9 +77,9 @@ def _one_of_all(parameters: list[Row], clean: list[Row], places: Places) -> Back
     return replace(origin, kind="module", confidence=0.5) if origin else None
 
 
-def _uncalled(row: Row, places: Places) -> BackwardOrigin:
-    """The parameter's owner was never called as a module: its weight was used from elsewhere."""
-    return BackwardOrigin("module", row, places.at(row.site.model, row.site.module), confidence=0.5)
+def _uncalled(row: Row, clean: list[Row], places: Places) -> BackwardOrigin:
+    """No gradient of what the parameter's owner returned was read: its weight is used from elsewhere, or only parameters were looked at."""
+    return BackwardOrigin("uncalled" if clean else "unknown", row, places.at(row.site.model, row.site.module), confidence=0.5)
 
 
 def _innocent(row: Row, clean: list[Row], places: Places) -> bool:

@@ -19,10 +19,13 @@ MOST_STEPS = 200  # a run that is sick for longer says nothing new
 
 @dataclass(frozen=True, slots=True)
 class Birth:
-    """A step to look at. `harmless` names the sites whose non-finite values earlier steps survived unharmed."""
+    """A step to look at. `harmless` names the sites whose non-finite values earlier steps survived unharmed; `told` says that a second run
+    has found what the models were given to be bad.
+    """
 
     rows: StepRows
     harmless: frozenset[str]
+    told: bool = False
 
     @property
     def step(self) -> int:
@@ -42,6 +45,12 @@ class Birth:
         """The inputs of a model itself that are non-finite, and not because another model, whose output they may be, was so before."""
         return [r for r in self.bad("input", micro) if r.site.path == "" and not self._comes_from_another(r)]
 
+    def spoiled(self, micro: int) -> bool:
+        """Whether a model was given what is bad: as its inputs show, or the second run tells where they were not read."""
+        read = any(r.site.path == "" for r in self.rows.of("input", micro))
+        told = self.told and not read and any(r.site.path == "" for r in self.bad("output", micro))
+        return told or bool(self.bad_batch(micro))
+
     def _comes_from_another(self, row: Row) -> bool:
         return any(r.site.model != row.site.model and (r.micro, r.seq) < (row.micro, row.seq) for r in self.bad("output"))
 
@@ -56,8 +65,9 @@ def births(run: Run) -> Iterator[Birth]:
     steps, suspect, ill = _suspects(run)
     fresh = suspect & ~(ill & np.concatenate(([False], ill[:-1])))
     harmless: frozenset[str] = frozenset()
+    told = {event.get("step") for event in run.events if event.get("event") == "origin" and event.get("entry")}
     for rows in read_steps(run, steps[fresh][:MOST_STEPS].tolist()):
-        yield Birth(rows, harmless)
+        yield Birth(rows, harmless, rows.step in told)
         if not rows.harmed:
             harmless |= {r.site.name for kind in FLOWING for r in rows.of(kind) if r.bad}
 

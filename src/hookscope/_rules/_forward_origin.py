@@ -33,7 +33,7 @@ def forward_origin(birth: Birth, micro: int, places: Places) -> Origin | None:
     bad = birth.bad("output", micro)
     if not bad:
         return _masked_result(birth, micro, places)
-    if birth.bad_batch(micro):
+    if birth.spoiled(micro):
         return None
     first = bad[0]
     place, inputs = _place(first, places), _inputs(birth, first)

@@ -40,9 +40,9 @@ def _named(finding: Finding, origin: Mapping[str, Any]) -> Finding:
         samples = {"samples": origin["samples"]} if origin.get("samples") else {}
         return replace(finding, message=f"{finding.message}{_samples(origin)}", evidence={**finding.evidence, **samples})
     outside = bool(origin.get("outside"))
-    inside = not outside and origin.get("exact") and origin.get("module")
     where, module = finding.where, finding.module
-    if outside and where == "module":
+    inside = not outside and (origin.get("exact") or where == "unknown") and origin.get("module")
+    if outside and where in ("module", "unknown"):
         where, module = "loss", None
     elif inside:
         where, module = "module", str(origin["module"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .._core._finding import Finding
+from .._core._finding import Finding, Where
 from .._record import Run
 from ._backward_origin import BackwardOrigin, backward_origin
 from ._births import Birth, births
@@ -16,7 +16,8 @@ def nonfinite_backward(run: Run) -> Iterator[Finding]:
 
     Fires at the last module, in the order of execution, whose output gradient is clean while an upstream output gradient or a gradient of
     its own parameters is not (source: the chain rule, which carries a NaN on to all that lies upstream). Where the gradient of the model's
-    own output is already bad, the loss is named; where the break lies between two modules, the module whose own code runs there.
+    own output is already bad, the loss is named; where the break lies between two modules, the module whose own code runs there. In a step
+    in which no gradient of an output was read, none is named, unless running it again has shown the operation.
 
     Ignores steps whose forward, loss or parameters are non-finite, which other rules name; a step that a gradient scaler skipped is
     information only, since the scaler lowers its scale by itself.
@@ -42,18 +43,18 @@ def _forward_ill(birth: Birth) -> bool:
 
 def _finding(birth: Birth, origin: BackwardOrigin) -> Finding:
     skipped = birth.rows.skipped
-    in_loss = origin.kind in ("loss", "use-of-weight")
+    where: Where = "unknown" if origin.kind == "unknown" else "loss" if origin.kind in ("loss", "use-of-weight") else "module"
     aside = _clipping(birth)
     return Finding(
         rule="nonfinite-backward",
         severity="info" if skipped else "error",
-        message=_message(origin) + ("; the step was skipped" if skipped else aside),
+        message=_message(birth, origin) + ("; the step was skipped" if skipped else aside),
         first_step=birth.step,
         last_step=birth.step,
-        where="loss" if in_loss else "module",
+        where=where,
         phase="backward",
         site=origin.row.site.name,
-        module=origin.place.name if origin.kind != "loss" else None,
+        module=origin.place.name if origin.kind not in ("loss", "unknown") else None,
         confidence=origin.confidence,
         causes=("the gradient overflowed under the loss scale, or a guard in the loop left the step out",)
         if skipped
@@ -73,16 +74,21 @@ def _finding(birth: Birth, origin: BackwardOrigin) -> Finding:
     )
 
 
-def _message(origin: BackwardOrigin) -> str:
+def _message(birth: Birth, origin: BackwardOrigin) -> str:
     row = origin.row
     found = f"the gradient of {row.site.full_path}{row.site.output_path} has {row.what}"
-    clean = "although the forward and the loss are finite"
+    seen = "the forward" if any(r.site.path for r in birth.rows.of("output")) else "what the model returned"
+    clean = f"although {seen} and the loss are finite"
     if origin.kind == "loss":
         return f"{found} as it arrives from the loss, {clean}"
     if origin.kind == "use-of-weight":
         return f"{found}, {clean} and {origin.place.described} itself received a clean gradient: the loss uses this weight directly"
     if origin.kind == "own-code":
         return f"{found}, {clean}; it comes from the own code of {origin.place.described}, what was executed later is clean"
+    if origin.kind == "uncalled":
+        return f"{found}, {clean}; no gradient of what {origin.place.described} returned was read: its weight may be used from elsewhere"
+    if origin.kind == "unknown":
+        return f"{found}, {clean}; no gradient of an output was read in this step to tell where it was made"
     return f"{found}, {clean}; {origin.place.described} received a clean gradient and made this one"
 
 
@@ -93,6 +99,7 @@ def _clipping(birth: Birth) -> str:
     flowed = any(r.stats.sumsq > 0 for r in birth.rows.of("output_grad"))
     if finite and flowed and len(finite) < len(grads) and all(r.stats.zeros == r.stats.count for r in finite):
         return f"; all {len(finite)} other parameter gradients are exactly 0, as clip_grad_norm_ leaves them when the norm is infinite"
-    if len(grads) > 1 and not finite and not any(r.nonfinite for r in birth.rows.of("output_grad")):
+    flow = birth.rows.of("output_grad")
+    if len(grads) > 1 and not finite and flow and not any(r.nonfinite for r in flow):
         return f"; all {len(grads)} parameter gradients are non-finite, as clip_grad_norm_ leaves them when the norm is NaN"
     return ""

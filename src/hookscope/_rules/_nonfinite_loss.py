@@ -29,7 +29,7 @@ def nonfinite_loss(run: Run) -> Iterator[Finding]:
             continue
         for micro in birth.rows.micros:
             losses = [r for r in birth.rows.of("loss", micro) if r.nonfinite]
-            if losses and not birth.bad_batch(micro) and forward_origin(birth, micro, places) is None:
+            if losses and not birth.spoiled(micro) and forward_origin(birth, micro, places) is None:
                 yield _finding(birth, micro, losses[0])
                 break
 

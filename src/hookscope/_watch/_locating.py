@@ -243,7 +243,7 @@ class Locator:
                 return verdicts  # it was another model's output
             if entry:
                 verdict = play(self.region, entry, backward=False, batch=self._batch)
-                return [replace(verdict or came_in(entry[0], self._batch), outside=True)]
+                return [replace(verdict or came_in(entry[0], self._batch), outside=True, entry=True)]
             in_model = bad.get("output", False)
             outside = not in_model and (bad.get("loss", False) or any(badness(g) for f in self._forwards for g in f.gradients.values()))
             order = (self._in_region, self._in_model) if outside else (self._in_model, self._in_region)
