@@ -11,7 +11,7 @@ import sys
 import weakref
 from _thread import get_ident
 from collections.abc import Sequence
-from types import CodeType, FrameType
+from types import CodeType, FrameType, FunctionType
 from typing import Any, NamedTuple
 
 import torch
@@ -46,7 +46,7 @@ class Region(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.tape = tape()
-        self._gone = False  # it has left for good
+        self.gone = False  # it has left for good
         self._at_thread_end = AtThreadEnd(self._thread_ends)
         self._ending = 0  # the thread that has last been asked to tell of its end
         self._taken = 0  # bytes held by the call that is being noted
@@ -54,6 +54,8 @@ class Region(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if _is_traced_by_dynamo():  # a compiler traces no more than this
             return func(*args, **(kwargs or {}))
+        if self.gone:
+            return self._pass_by(func, args, kwargs)
         out = self.tape.call(func, args, kwargs)
         return self._called(func, args, kwargs or {}) if out is UNCOMMON else out
 
@@ -76,12 +78,24 @@ class Region(TorchFunctionMode):
         return out
 
     def _backward(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """While it runs this mode is off the stack, and comes back on it afterwards: also if a hook has closed the watch meanwhile."""
+        """It is long, and the watch may be closed meanwhile."""
         try:
             return func(*args, **kwargs)
         finally:
-            if self._gone:  # the keywords are held by the very frame that puts the mode back, until it ends
-                kwargs[Last.__name__] = Last(lambda: _take_out(self))
+            if self.gone:
+                kwargs[Last.__name__] = Last(self._take_out)
+
+    def _pass_by(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """A watch that was closed from another thread has left its mode behind in this one: it goes with the first call that allows it.
+
+        While the call runs the mode is off the stack, and comes back on it afterwards. Of a function written in Python the keywords are
+        held by the very frame that puts the mode back, until it ends.
+        """
+        try:
+            return func(*args, **(kwargs or {}))
+        finally:
+            if type(func) is FunctionType and kwargs is not None:
+                kwargs[Last.__name__] = Last(self._take_out)
 
     def _before(self, name: str, args: Any, kwargs: Any, *, new: bool) -> _Noted | None:
         try:
@@ -167,7 +181,7 @@ class Region(TorchFunctionMode):
         for tensor in outputs:
             tape.known[id(tensor)] = weakref.ref(tensor), None
         tape.noting = True
-        if tape.thread != here and (not _depth() or _is_default_device()) and not within():
+        if tape.thread != here and _is_free() and not within():
             _push(self)
             tape.thread = here
             if self._ending != here:
@@ -188,7 +202,7 @@ class Region(TorchFunctionMode):
 
     def leave(self) -> None:
         """Get out of the way for good."""
-        self._gone = True
+        self.gone = True
         self.pause()
         self.clear()
 
@@ -203,9 +217,13 @@ class Region(TorchFunctionMode):
         found: tuple[weakref.ref[torch.Tensor], Made | None] | None = self.tape.known.get(id(tensor))
         return found if found is not None and found[0]() is tensor else None
 
-    def _thread_ends(self) -> None:
+    def _take_out(self) -> None:
         _take_out(self)
-        self.tape.thread = self._ending = 0  # another one may get its number
+        self.tape.thread = 0
+
+    def _thread_ends(self) -> None:
+        self._take_out()
+        self._ending = 0  # another one may get its number
 
     # -- the tape -------------------------------------------------------------------------------------------------------------------
 
@@ -274,9 +292,12 @@ def _take_out(mode: TorchFunctionMode) -> bool:
     return found
 
 
-def _is_default_device() -> bool:
-    """Whether there is but the mode of a default device, which knows how to get out from below."""
-    return _depth() == 1 and isinstance(_mode_at(0), DeviceContext)
+def _is_free() -> bool:
+    """Whether there is no mode but that of a default device, which knows how to get out from below; those that have left are taken out."""
+    for mode in [_mode_at(place) for place in range(_depth())]:
+        if type(mode) is Region and mode.gone:
+            _take_out(mode)
+    return not _depth() or (_depth() == 1 and isinstance(_mode_at(0), DeviceContext))
 
 
 def _place(frame: FrameType | None) -> tuple[CodeType | None, int | None]:
