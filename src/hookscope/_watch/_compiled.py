@@ -34,6 +34,7 @@ class Compiled:
         self.models = models
         self.others = False  # something besides watched modules is compiled
         self._looked = 0
+        self._renewed = False  # what is compiled again torch no longer counts
         self._frames = 0
         placing.pinned, placing.returned = lambda: self.any, self.renew
 
@@ -45,12 +46,12 @@ class Compiled:
     @property
     def any(self) -> bool:
         """Whether anything in this process was given to `torch.compile`."""
-        return _backends() > 0
+        return self._renewed or _backends() > 0
 
     @property
     def found(self) -> bool:
         """The same, when `look` was last called."""
-        return self._looked > 0
+        return self._renewed or self._looked > 0
 
     def renew(self) -> None:
         """What was compiled before hooks were placed passes them by in silence: have it compiled once more, and say so."""
@@ -58,6 +59,7 @@ class Compiled:
             return
         seconds = sum(torch._dynamo.utils.calculate_time_spent().values())
         torch.compiler.reset()
+        self._renewed = True
         warn(
             "hookscope: the model was compiled before it was watched, so that no hook would run in it: whatever is compiled in this"
             f" process will be compiled again when it is called next, which took {seconds:.1f} s so far."

@@ -102,15 +102,21 @@ class Placing:
 
     def watch_around(self, wrapper: nn.Module, entry: nn.Module) -> None:
         """Notice the same at a wrapper around `entry`, inside which the hooks of `entry` may run or not."""
-        entering, leaving = self.entries[entry], self._leaving(self._returns[entry])
+        entering, returns, short = self.entries[entry], self._returns[entry], self.shortcut
+        leaving = self._leaving(returns) if short is None else partial(short.leaves, self._leaving(returns), returns)
         self.entries[wrapper] = entering
+
+        def surround(module: nn.Module | None) -> None:
+            self._around = module
+            if short is not None:
+                short.around = module
 
         def around(_wrapper: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
             entering.action(entry, args, kwargs)
-            self._around = entry
+            surround(entry)
 
         def left(_wrapper: nn.Module, args: Any, output: Any) -> None:
-            self._around = None
+            surround(None)
             leaving(entry, args, output)
 
         self._undo.callback(wrapper.register_forward_pre_hook(Hook(around), with_kwargs=True).remove)
@@ -122,6 +128,11 @@ class Placing:
                 self.activations.leave(returns, output)
 
         return leaving
+
+    @property
+    def lacking(self) -> bool:
+        """Whether hooks are off that have to be on again before what has been compiled is called."""
+        return not self._seated and self.pinned()
 
     def seat(self, on: bool) -> None:
         """Take the hooks off that only read what modules return, or put them on again. A graph would be compiled anew each time."""

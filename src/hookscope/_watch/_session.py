@@ -176,7 +176,7 @@ class Session:
 
     def _gate(self) -> None:
         self.safety.step = self.locator.holding.step = step = self.steps.clock.step
-        if not (self.activations.on or self.steps.clock.attempted) and self.pace.rests(step) and not self.compiled.any:
+        if not (self.activations.on or self.steps.clock.attempted) and self.pace.rests(step) and not self.placing.lacking:
             return
         self.activations.on = self.steps.awaited and not self.closed and self.safety.off.isdisjoint(("activations", "steps"))
         self.placing.seat(self.activations.traced.gate(self.activations.on))

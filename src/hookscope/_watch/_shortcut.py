@@ -47,6 +47,7 @@ class Shortcut:
         self.backwards = 0  # of all ways
         self._thread = self._pid = 0
         self._module: weakref.ref[nn.Module] | None = None  # through which the latest forward has entered
+        self.around: nn.Module | None = None  # a wrapper around it tells of its forward, which is under way
         self._entered = 0  # forwards that went the long way since the last attempt was over
         self._returned: Entry | None = None  # what is read of the model's output, if that is one tensor
         self._loss: Entry | None = None
@@ -76,6 +77,8 @@ class Shortcut:
             or _transform() is not None
             or _tracing() is not None
         ):
+            if module is self.around:
+                return
             self._entered += 1
             self._module = weakref.ref(module)
             self.close()
@@ -92,6 +95,8 @@ class Shortcut:
 
     def leaves(self, otherwise: Leave, site: Site, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         """It is over, and comes out at `site`."""
+        if module is self.around:
+            return
         activations = self.activations
         if (
             self.stage != ENTERED
@@ -208,7 +213,7 @@ class Shortcut:
         asked = session.second.armed is not None or session.guard.nonfinite.watches or session.micro_listener is not None
         activations = self.activations
         at_work = activations.on or activations.depth or activations.waiting or activations.evaluation or not activations.passing.plain
-        if asked or at_work or session.compiled.any or session.owner.foreign or session.parameters.scaled:
+        if asked or at_work or session.owner.foreign or session.parameters.scaled:
             return
         self._thread, self._pid, self.stage = get_ident(), _process(), READY
         self._returned = self._loss = None

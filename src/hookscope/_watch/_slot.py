@@ -15,6 +15,7 @@ import torch
 
 from .._stats import Row, reduce_into
 from .._taps._gradient_hook import hook_gradient
+from .._taps._hook import leave_as_it_is
 from .._taps._modes import unseen
 from ._fields import Written
 
@@ -81,3 +82,8 @@ class Slot(Written):
         number, row = self.others[label]
         if number >= 0 and reduce_into(row, grad):
             owner.labelled[number, self.call] = self, row
+
+
+# Compiled autograd calls it as it is: a clock and a kernel cannot be traced.
+Slot.saw_gradient._torchdynamo_disable = True  # type: ignore[attr-defined]
+leave_as_it_is(Slot.saw_gradient.__code__)
