@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._device import DeviceContext
 from torch.utils._pytree import tree_leaves, tree_map
 
+from ._stack import is_free, take_out
 from ._tape import MAX_BYTES, MAX_CALLS, PLAIN, TENSORS, UNCOMMON, Call, Held, Made, alters, draws, learn, seen_drawing, skips, tape, within
 from ._thread_end import AtThreadEnd, Last
 from ._tracer import is_program
@@ -83,7 +83,7 @@ class Region(TorchFunctionMode):
             return func(*args, **kwargs)
         finally:
             if self.gone:
-                kwargs[Last.__name__] = Last(self._take_out)
+                kwargs[Last.__name__] = Last(self._get_out)
 
     def _pass_by(self, func: Any, args: Any, kwargs: Any) -> Any:
         """A watch that was closed from another thread has left its mode behind in this one: it goes with the first call that allows it.
@@ -95,7 +95,7 @@ class Region(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         finally:
             if type(func) is FunctionType and kwargs is not None:
-                kwargs[Last.__name__] = Last(self._take_out)
+                kwargs[Last.__name__] = Last(self._get_out)
 
     def _before(self, name: str, args: Any, kwargs: Any, *, new: bool) -> _Noted | None:
         try:
@@ -181,7 +181,7 @@ class Region(TorchFunctionMode):
         for tensor in outputs:
             tape.known[id(tensor)] = weakref.ref(tensor), None
         tape.noting = True
-        if tape.thread != here and _is_free() and not within():
+        if tape.thread != here and is_free(_has_left) and not within():
             _push(self)
             tape.thread = here
             if self._ending != here:
@@ -196,7 +196,7 @@ class Region(TorchFunctionMode):
             return
         if (depth := _depth()) and _mode_at(depth - 1) is self:
             _pop()
-        elif not _take_out(self) and within():  # it is its own call that runs
+        elif not take_out(self) and within():  # it is its own call that runs
             return
         tape.thread = 0
 
@@ -217,12 +217,12 @@ class Region(TorchFunctionMode):
         found: tuple[weakref.ref[torch.Tensor], Made | None] | None = self.tape.known.get(id(tensor))
         return found if found is not None and found[0]() is tensor else None
 
-    def _take_out(self) -> None:
-        _take_out(self)
+    def _get_out(self) -> None:
+        take_out(self)
         self.tape.thread = 0
 
     def _thread_ends(self) -> None:
-        self._take_out()
+        self._get_out()
         self._ending = 0  # another one may get its number
 
     # -- the tape -------------------------------------------------------------------------------------------------------------------
@@ -280,24 +280,8 @@ def _worth_noting(func: Any) -> tuple[str | None, bool]:
         return None, False
 
 
-def _take_out(mode: TorchFunctionMode) -> bool:
-    """Take a mode from the stack, wherever it is; whether it was there."""
-    above = []
-    while found := _depth() > 0:
-        if (top := _pop()) is mode:
-            break
-        above.append(top)
-    for other in reversed(above):
-        _push(other)
-    return found
-
-
-def _is_free() -> bool:
-    """Whether there is no mode but that of a default device, which knows how to get out from below; those that have left are taken out."""
-    for mode in [_mode_at(place) for place in range(_depth())]:
-        if type(mode) is Region and mode.gone:
-            _take_out(mode)
-    return not _depth() or (_depth() == 1 and isinstance(_mode_at(0), DeviceContext))
+def _has_left(mode: object) -> bool:
+    return type(mode) is Region and mode.gone
 
 
 def _place(frame: FrameType | None) -> tuple[CodeType | None, int | None]:
