@@ -1,5 +1,6 @@
 """`hookscope run` on programs as people write them: the same exit status and, byte for byte, the same output."""
 
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -53,7 +54,7 @@ def test_a_sick_program_and_a_sound_one_end_and_print_the_same(tmp_path: Path) -
 
 
 @absent
-@pytest.mark.slow
+@pytest.mark.skipif("HOOKSCOPE_CASES" not in os.environ, reason="minutes long: HOOKSCOPE_CASES=1 runs every program")
 def test_every_program_ends_and_prints_the_same(tmp_path: Path) -> None:
     assert differing([program for program in PROGRAMS if program.stem not in QUICK], tmp_path) == {}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -35,6 +36,7 @@ def test_a_leap_is_noted_exactly_in_random_nets() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif("HOOKSCOPE_NETS" not in os.environ, reason="a minute long: HOOKSCOPE_NETS=1 plants all hundred")
 def test_a_leap_is_noted_exactly_in_at_least_95_of_100_random_nets() -> None:
     nets = [plant(seed, "forward", JUMPS) for seed in range(100, 200)]
     assert sum(right(planted, train(planted)) for planted in nets) >= 95

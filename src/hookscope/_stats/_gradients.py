@@ -97,7 +97,7 @@ def read_plain(row: Row, tensor: torch.Tensor) -> bool:
     >>> from hookscope._stats import Cells
     >>> row = Cells("cpu").row()
     >>> read_plain(row, torch.tensor([3.0, -4.0])), row.host.tolist()[:2], read_plain(row, torch.ones(2, 2).T)
-    (True, [2.0, 0.0], True)
+    (True, [2.0, 0.0], False)
     """
     return KERNEL is not None and row.pointer > 0 and KERNEL.read(tensor, torch.Tensor, _CODES, row.pointer)
 
