@@ -8,6 +8,9 @@ from contextlib import suppress
 import torch
 from torch import nn
 
+import hookscope as hs
+
+STEPS = 24
 X = torch.randn(16, 4, generator=torch.Generator().manual_seed(1))
 Step = Callable[[int], None]
 Loop = Callable[[nn.Module, torch.optim.Optimizer], Step]
@@ -120,3 +123,16 @@ def growing(model: nn.Module, sgd: torch.optim.Optimizer) -> Step:
 
 
 LOOPS = [ordinary, guarded, accumulating, in_place, two_in_turn, failing, growing]
+
+
+def run(loop: Loop, **how: object) -> tuple[dict[str, object], list[torch.Tensor]]:
+    """What a watch tells of the steps of 24 rounds, and the weights after them."""
+    model = net()
+    step = loop(model, torch.optim.SGD(model.parameters(), lr=0.01))
+    with hs.watch(model, on_finding="ignore", **how) as w:  # type: ignore[arg-type]
+        for number in range(STEPS):
+            step(number)
+    assert [event for event in w.run.events if event["event"] == "switched_off"] == []
+    told = {name: w.run.events[-1][name] for name in ("steps", "optimizer_steps")}
+    told["skipped"] = [event["step"] for event in w.run.events if event["event"] == "skipped"]
+    return told, [p.detach() for p in model.parameters()]

@@ -12,9 +12,9 @@ import hookscope as hs
 from hookscope._stats import Cells, Row, _ring
 from hookscope._watch import _pace
 
-from ._loops import LOOPS, Loop, X, net, ordinary
+from ._loops import LOOPS, STEPS, Loop, X, net, ordinary, run
 
-STEPS, FIRST = 24, 3
+FIRST = 3
 
 
 class Slow:
@@ -57,18 +57,6 @@ def _far(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_ring, "copier_for", lambda _cells: Copier())
     monkeypatch.setattr(_pace, "OPENING_S", 0.0)
     monkeypatch.setattr(_pace.Pace, "_decide", lambda self, step: step < FIRST or step <= self._until)
-
-
-def run(loop: Loop, **how: object) -> tuple[dict[str, object], list[torch.Tensor]]:
-    model = net()
-    step = loop(model, torch.optim.SGD(model.parameters(), lr=0.01))
-    with hs.watch(model, on_finding="ignore", **how) as w:  # type: ignore[arg-type]
-        for number in range(STEPS):
-            step(number)
-    assert [event for event in w.run.events if event["event"] == "switched_off"] == []
-    told = {name: w.run.events[-1][name] for name in ("steps", "optimizer_steps")}
-    told["skipped"] = [event["step"] for event in w.run.events if event["event"] == "skipped"]
-    return told, [p.detach() for p in model.parameters()]
 
 
 @pytest.mark.parametrize("loop", LOOPS)
