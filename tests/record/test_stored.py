@@ -13,7 +13,7 @@ from unittest import mock
 import numpy as np
 import pyarrow.parquet as parquet
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import hookscope as hs
@@ -117,6 +117,7 @@ def ill(run: hs.Run) -> set[tuple[int, int]]:
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 10**6), st.integers(2, 5))
+@example(65535, 3)  # rows of a new site after those in which ranks were unlike
 def test_both_ways_of_reading_say_the_same(seed: int, ranks: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         write(Path(folder), seed, ranks)

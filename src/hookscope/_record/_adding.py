@@ -127,7 +127,8 @@ class Adding:
         merged = self.merged()
         if self._low is None or self._high is None:
             return merged, merged
-        return np.fmin(self._low, merged), np.fmax(self._high, merged)
+        low, high = (_longer(bounds, len(merged)) for bounds in (self._low, self._high))
+        return np.fmin(low, merged), np.fmax(high, merged)
 
     def _once(self, batch: Batch, held: Mask, part: NDArray[np.int32], filled: Mask) -> Mask:
         """Of the held rows, which are the first of their part in their cell."""
