@@ -87,20 +87,20 @@ def test_what_is_bad_on_purpose_is_not_said_to_come_from_outside() -> None:
 def test_a_function_that_belongs_to_no_module_is_called_as_ever() -> None:
     def doubled(x: torch.Tensor) -> torch.Tensor:
         if torch.overrides.has_torch_function((x,)):
-            return torch.overrides.handle_torch_function(doubled, (x,), x)  # type: ignore[no-any-return,no-untyped-call]
+            return torch.overrides.handle_torch_function(doubled, (x,), x)  # type: ignore[no-any-return,no-untyped-call]  # torch's own
         return x * 2
 
     class Nameless:
         """Whatever is asked of it fails."""
 
-        __hash__ = None  # type: ignore[assignment]
+        __hash__ = None  # type: ignore[assignment]  # Python's way to say it
 
         def __getattr__(self, name: str) -> Any:
             raise ValueError(name)
 
         def __call__(self, x: torch.Tensor) -> torch.Tensor:
             if torch.overrides.has_torch_function((x,)):
-                return torch.overrides.handle_torch_function(self, (x,), x)  # type: ignore[no-any-return,no-untyped-call]
+                return torch.overrides.handle_torch_function(self, (x,), x)  # type: ignore[no-any-return,no-untyped-call]  # torch's own
             return x * 2
 
     doubled.__module__ = None  # type: ignore[assignment]

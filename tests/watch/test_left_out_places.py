@@ -39,7 +39,7 @@ def bad_loss_gradient(model: nn.Module, batch: torch.Tensor, bad: bool) -> torch
 
 
 def bad_function(model: nn.Module, batch: torch.Tensor, bad: bool) -> torch.Tensor:
-    return Spoiled.apply(model(batch), bad).square().mean()  # type: ignore[no-any-return,no-untyped-call]
+    return Spoiled.apply(model(batch), bad).square().mean()  # type: ignore[no-any-return,no-untyped-call]  # torch's own
 
 
 Loss = Callable[[nn.Module, torch.Tensor, bool], torch.Tensor]

@@ -43,7 +43,6 @@ class Pace:
         self.clock = clock
         self.together = every is None and ranks > 1
         self.alarms = 0
-        self._first: int | None = None
         self._answers: dict[int, bool] = {}
         self._until = -1  # the last step that an alarm has asked for
         self._heeds: defaultdict[str, _Heed] = defaultdict(_Heed)  # by cause

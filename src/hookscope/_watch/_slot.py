@@ -85,5 +85,5 @@ class Slot(Written):
 
 
 # Compiled autograd calls it as it is: a clock and a kernel cannot be traced.
-Slot.saw_gradient._torchdynamo_disable = True  # type: ignore[attr-defined]
+Slot.saw_gradient._torchdynamo_disable = True  # type: ignore[attr-defined]  # a mark of torch's own
 leave_as_it_is(Slot.saw_gradient.__code__)
